@@ -1,0 +1,1 @@
+"""Environments: a task's backends behind `reset`, `step` and `reward`."""

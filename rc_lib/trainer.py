@@ -1,0 +1,219 @@
+"""The conditioned group-relative trainer: one algorithm for both papers.
+
+`ConditionedGRPOTrainer.train_step` is the algorithm. An arm differs from another only in the
+strategy object that says what a rollout's prompt carries.
+
+A run writes to its folder:
+
+- ``curve.csv``, one row a step, the same bytes in every run of the same settings;
+- ``timing.csv``, one row a step, what differs from run to run;
+- ``rollouts.jsonl``, a few rollouts of every step;
+- ``checkpoint.safetensors``, from which a killed run goes on and ends with the same bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from tqdm.auto import tqdm
+
+from rc_lib.advantage import group_advantages, group_statistics
+from rc_lib.checkpoint import RunFolder, checksum
+from rc_lib.conditioning import Conditioning
+from rc_lib.config import RLConfig
+from rc_lib.envs.base import Environment
+from rc_lib.policy import Policy
+from rc_lib.rollout import Request, Rollout, Sampling, rollout
+from rc_lib.seeding import rng, stable_id
+from rc_lib.tasks.base import Task
+from rc_lib.update import PolicyUpdate
+
+# Settings that say how far a run goes, not what it does: a resumed run may change them.
+_LENGTH = ("steps", "checkpoint_every")
+
+
+class ConditionedGRPOTrainer:
+    """Train a policy by GRPO whose rollouts carry reward-goal tokens.
+
+    Source: RC-GRPO (arXiv 2602.03025), stage 2.
+
+    Args:
+        policy: the stage-1 policy, in fp32; its model is trained in place, without dropout.
+        tasks: training tasks; their order in the run depends on the seed alone.
+        make_env: makes a fresh environment of a task, one for each rollout.
+        config: hyperparameters.
+        conditioning: which member of a group gets which token.
+        seed: run seed of every draw.
+        output_dir: folder of the run; a checkpoint there is gone on from.
+        reference: pi_ref of the KL; by default a frozen copy of the policy as given.
+
+    Raises:
+        ValueError: for no tasks, more minibatches than rollouts, or trainable weights below fp32.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        tasks: Sequence[Task],
+        make_env: Callable[[Task], Environment],
+        config: RLConfig,
+        conditioning: Conditioning,
+        *,
+        seed: int,
+        output_dir: Path,
+        reference: torch.nn.Module | None = None,
+    ):
+        self.policy, self.tasks, self.make_env = policy, list(tasks), make_env
+        self.config, self.conditioning, self.seed = config, conditioning, seed
+        self.output_dir = Path(output_dir)
+        self.sampling = Sampling(config.temperature, config.max_new_tokens, config.max_length)
+        _check(self.tasks, config)
+        self.optimize = PolicyUpdate(policy, config, seed=seed, reference=reference)
+        self._settings = self._identity()
+
+    def train(self, progress: bool = True) -> pd.DataFrame:
+        """Run the steps that are not done yet, and return the curve.
+
+        Args:
+            progress: show a progress bar with the time left.
+
+        Returns:
+            ``curve.csv``, one row a step: ``step``; `group_statistics` of the rewards (``reward``,
+            ``mu_high``, ``mu_low``, ``sigma2``, ``degenerate``, ``all_fail``, ``all_success``,
+            ``advantage_spread``, ``advantage_spread_group``); over the model tokens ``entropy``
+            (nats), ``kl`` (k3, to the reference), ``clip_share`` and ``ratio``; ``loss``;
+            ``grad_norm`` before clipping; ``learning_rate``; ``truncated``, a share of the
+            rollouts; ``turns`` and ``model_tokens``, means a rollout. What does not exist is blank.
+            Beside it ``timing.csv``: ``rollout_s``, ``update_s``, ``wall_s`` and ``tokens_per_s``
+            (tokens of all transcripts in a second of the step).
+
+        Raises:
+            FloatingPointError: if a loss or a gradient norm is not finite.
+            ValueError: if the folder holds a checkpoint of another run, or of a longer one.
+        """
+        total, every = self.config.steps, self.config.checkpoint_every
+        folder = RunFolder(self.output_dir, self._settings)
+        logged = min(self.config.rollouts_logged, _rollouts(self.config))
+        logs = {"curve.csv": (1, 1), "timing.csv": (1, 1), "rollouts.jsonl": (0, logged)}
+        done = folder.resume(self.optimize.weights, self.optimize.optimizer, logs)
+        if done > total:
+            raise ValueError(f"{self.output_dir} is at step {done}, past the {total} asked for")
+        bar = tqdm(initial=done, total=total, desc="RL", disable=not progress, mininterval=2)
+        for step in range(done, total):
+            curve, timing, records = self.train_step(step)
+            folder.append_json("rollouts.jsonl", records)
+            folder.append_csv("timing.csv", timing)
+            folder.append_csv("curve.csv", curve)
+            if (step + 1) % every == 0 or step + 1 == total:
+                folder.save(step + 1, self.optimize.weights, self.optimize.optimizer)
+            bar.set_postfix(reward=f"{curve['reward']:.3f}", refresh=False)
+            bar.update()
+        bar.close()
+        return pd.read_csv(self.output_dir / "curve.csv")
+
+    def train_step(self, step: int) -> tuple[dict, dict, list[dict]]:
+        """Take one step of RC-GRPO; return its rows of curve and timing, and logged rollouts."""
+        config, began = self.config, time.perf_counter()
+        # 1. Prompts: the next tasks in the seed's order.
+        tasks = self.prompts(step)
+        # 2. Tokens: r_j ~ P_sample(r), one for each of the G members of a group.
+        requests = self.requests(step, tasks)
+        # 3. Rollouts: a_t ~ pi(. | h_t, r_j); log pi_old(a_t) is recorded as sampled.
+        rollouts = rollout(
+            self.policy, requests, self.sampling,
+            seed=self.seed, step=step, batch_size=config.rollout_batch_size,
+        )  # fmt: skip
+        rolled = time.perf_counter()
+        # 4. Rewards: R_j, from the environment.
+        rewards, group_ids, tokens = zip(
+            *((r.reward, r.group_id, r.token) for r in rollouts), strict=True
+        )
+        # 5. Advantages: A_j = (R_j - mu_g) / (sigma_g + eps).
+        advantages = group_advantages(rewards, group_ids, eps=config.advantage_eps)
+        # 6. Loss: -min(ratio_t A_j, clip(ratio_t, 1 - c, 1 + c) A_j) + beta KL(pi || pi_ref) over
+        #    the model's own tokens; `minibatches` steps of AdamW.
+        update = self.optimize(step, rollouts, advantages)
+        # 7. What happened.
+        ended = time.perf_counter()
+        statistics = group_statistics(rewards, group_ids, tokens, eps=config.advantage_eps)
+        curve = {"step": step} | statistics | update | _lengths(rollouts)
+        timing = {
+            "step": step,
+            "rollout_s": rolled - began,
+            "update_s": ended - rolled,
+            "wall_s": ended - began,
+            "tokens_per_s": sum(len(r.transcript) for r in rollouts) / (ended - began),
+        }
+        return curve, timing, self._logged(step, rollouts, advantages)
+
+    def prompts(self, step: int) -> list[Task]:
+        """Return the tasks of a step: one shuffled pass after another, from the seed alone."""
+        count = self.config.prompts_per_step
+        passes, places = np.divmod(np.arange(step * count, (step + 1) * count), len(self.tasks))
+        orders = {
+            n: rng(self.seed, "task-order", n).permutation(len(self.tasks)) for n in set(passes)
+        }
+        return [self.tasks[orders[n][place]] for n, place in zip(passes, places, strict=True)]
+
+    def requests(self, step: int, tasks: Sequence[Task]) -> list[Request]:
+        """Return the rollouts to make in a step; all that a prompt carries is decided here."""
+        return [
+            Request(self.make_env(task), group_id, member, token)
+            for group_id, task in enumerate(tasks)
+            for member, token in enumerate(
+                self.conditioning.tokens(self.seed, step, group_id, self.config.group_size)
+            )
+        ]
+
+    def _logged(self, step, rollouts, advantages) -> list[dict]:
+        count = min(self.config.rollouts_logged, len(rollouts))
+        chosen = rng(self.seed, "rollouts-logged", step).choice(len(rollouts), count, replace=False)
+        kept = ("task_id", "category", "group_id", "member", "token", "reward", "parts", "ended")
+        return [
+            {"step": step}
+            | {name: getattr(rollouts[i], name) for name in kept}
+            | {"advantage": float(advantages[i]), "texts": rollouts[i].texts}
+            | {"ids": rollouts[i].transcript.ids, "spans": rollouts[i].transcript.spans}
+            for i in sorted(chosen)
+        ]
+
+    def _identity(self) -> dict:
+        config = {k: v for k, v in asdict(self.config).items() if k not in _LENGTH}
+        reference = self.optimize.reference
+        return config | {
+            "conditioning": asdict(self.conditioning),
+            "seed": self.seed,
+            "tasks": stable_id("\n".join(task.id for task in self.tasks)),
+            "start": checksum(self.policy.model.state_dict()),
+            "reference": checksum(reference.state_dict() if reference else {}),
+        }
+
+
+def _rollouts(config: RLConfig) -> int:
+    return config.prompts_per_step * config.group_size
+
+
+def _lengths(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    return {
+        "truncated": float(np.mean([r.ended != "terminated" for r in rollouts])),
+        "turns": float(np.mean([r.turns for r in rollouts])),
+        "model_tokens": float(np.mean([r.transcript.model_tokens for r in rollouts])),
+    }
+
+
+def _check(tasks: Sequence[Task], config: RLConfig) -> None:
+    if not tasks:
+        raise ValueError("no training tasks; give at least one")
+    if not 1 <= config.minibatches <= _rollouts(config):
+        raise ValueError(
+            f"{config.minibatches} minibatches of {_rollouts(config)} rollouts; "
+            "use 1 or more, at most one a rollout"
+        )
+    if not config.temperature > 0.0:
+        raise ValueError(f"temperature is {config.temperature}; training samples, use one > 0")
