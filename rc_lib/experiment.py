@@ -122,18 +122,32 @@ def write_record(
     seed: int,
     per_item: pd.DataFrame,
     metrics: dict,
-    curve: pd.DataFrame | None,
     started: float,
     inputs: list[Path],
+    curve: pd.DataFrame | None = None,
+    timing: pd.DataFrame | None = None,
 ) -> Path:
-    """Write one arm's record: per_item.csv, curve.csv, metrics.json and, last, manifest.json."""
+    """Write one arm's record, manifest.json last.
+
+    Args:
+        per_item: results item by item (`evaluate_sets`).
+        metrics: what else was measured of the arm, plain JSON.
+        started: ``time.time()`` at the start of the work.
+        inputs: files that the arm was made from.
+        curve: one row a training step, equal in every run.
+        timing: one row a training step, what may differ from run to run.
+
+    Returns:
+        The folder, with per_item.csv, metrics.json, manifest.json and the tables that were given.
+    """
     folder = paths.record_dir(root, seed, arm)
     folder.mkdir(parents=True, exist_ok=True)
     write_per_item(per_item, folder / "per_item.csv")
-    if curve is not None:
-        unfinished = folder / "curve.csv.tmp"
-        curve.to_csv(unfinished, index=False, lineterminator="\n")
-        os.replace(unfinished, folder / "curve.csv")
+    for name, table in {"curve.csv": curve, "timing.csv": timing}.items():
+        if table is not None:
+            unfinished = folder / f"{name}.tmp"
+            table.to_csv(unfinished, index=False, lineterminator="\n")
+            os.replace(unfinished, folder / name)
     write_json(metrics, folder / "metrics.json")
     details = manifest(
         parameters={"profile": profile.name, "arm": arm, "seed": seed},

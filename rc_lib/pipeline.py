@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from rc_lib import paths
+from rc_lib import paths, readme
 from rc_lib.config import ALL_ARMS, ARMS, get_profile
 from rc_lib.errors import RcError
 from rc_lib.notebook import check_parameters, find_notebook
@@ -149,7 +149,7 @@ def publish(profile: str, results: str | Path | None = None) -> list[str]:
 
 
 def figures(profile: str) -> list[Path]:
-    """Rebuild every committed table and figure from the published records, without training.
+    """Rebuild every committed table and figure, and README's parts, without training.
 
     Raises:
         RcError: if the profile has no published records.
@@ -159,4 +159,4 @@ def figures(profile: str) -> list[Path]:
     records = paths.published_records(get_profile(profile).name)
     if not records.is_dir():
         raise RcError(f"no records in {paths.portable(records)}; run rc publish first")
-    return rebuild_all(records, paths.TABLES, paths.FIGURES, profile)
+    return [*rebuild_all(records, paths.TABLES, paths.FIGURES, profile), readme.write()]

@@ -6,6 +6,7 @@ plain transformers classes and load with ``from_pretrained``.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -153,6 +154,8 @@ class Policy:
         """Write weights (safetensors), configuration and tokenizer; plain transformers loads it."""
         self.model.save_pretrained(path)
         self.tokenizer.save_pretrained(path)
+        if type(self.tokenizer) is PreTrainedTokenizerFast:
+            _name_tokenizer_class(Path(path))
 
     @property
     def device(self) -> torch.device:
@@ -227,3 +230,18 @@ class Policy:
                 )
                 rows = old.mean(0) + old.std(0) * torch.from_numpy(noise).float().to(old.device)
                 weight[first : first + len(new)] = rows.to(weight.dtype)
+
+
+def _name_tokenizer_class(folder: Path) -> None:
+    """Make AutoTokenizer take the tokenizer as saved.
+
+    For a Qwen2 model it would rebuild Qwen2's own pre-tokenizer around the saved vocabulary, and
+    ids would differ without a word; with a class named in ``auto_map`` it does not.
+    """
+    (folder / "tokenization.py").write_text(
+        "from transformers import PreTrainedTokenizerFast as Tokenizer  # noqa: F401\n"
+    )
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["auto_map"] = {"AutoTokenizer": [None, "tokenization.Tokenizer"]}
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

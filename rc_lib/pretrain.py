@@ -21,6 +21,7 @@ from transformers import PreTrainedTokenizerFast
 
 from rc_lib.envs.base import Message
 from rc_lib.envs.bfcl import BFCLEnv
+from rc_lib.manifest import manifest, write_json
 from rc_lib.policy import CHAT_TEMPLATE, PAD, Policy, tiny_model, train_tokenizer
 from rc_lib.seeding import rng
 from rc_lib.tasks.base import CATEGORIES
@@ -56,13 +57,17 @@ class PretrainConfig:
     context_weight: float = 0.1  # loss weight of tokens that no assistant wrote
     length: int = 256  # tokens a row
     batch_size: int = 16  # rows an optimizer step
-    steps: int = 6000
+    steps: int = 3000
     learning_rate: float = 3e-3
     warmup_steps: int = 100
     weight_decay: float = 0.1
     checkpoint_every: int = 200
     observation_chars: int = 100
     seed: int = 0
+
+
+# What the corpus depends on.
+CORPUS_FIELDS = "vocab_size documents task_share repeat_share observation_chars seed".split()
 
 
 def _chat(messages: list[Message]) -> str:
@@ -157,10 +162,10 @@ def function_manuals() -> list[str]:
 def build_corpus(config: PretrainConfig, folder: Path, progress: bool = True) -> None:
     """Write ``tokenizer/`` and ``tokens.npy`` (uint16, documents joined by the pad id).
 
-    Does nothing where the same configuration's corpus lies already.
+    Does nothing where the corpus of the same documents lies already.
     """
     stamp = folder / "corpus.json"
-    wanted = json.dumps(asdict(config), sort_keys=True)
+    wanted = json.dumps({name: getattr(config, name) for name in CORPUS_FIELDS})
     if stamp.exists() and stamp.read_text() == wanted:
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -202,7 +207,7 @@ def batch_places(config: PretrainConfig, size: int, step: int) -> np.ndarray:
 def learning_rate(config: PretrainConfig, step: int) -> float:
     """Linear warm-up, then a cosine down to a tenth.
 
-    >>> round(learning_rate(PretrainConfig(), 6000) / PretrainConfig().learning_rate, 3)
+    >>> round(learning_rate(PretrainConfig(), 3000) / PretrainConfig().learning_rate, 3)
     0.1
     """
     if step < config.warmup_steps:
@@ -271,4 +276,13 @@ def pretrain(config: PretrainConfig, folder: Path, progress: bool = True) -> Pol
     policy = Policy(model.eval(), tokenizer)
     policy.save_pretrained(folder / "model")
     pd.DataFrame(curve).to_csv(folder / "curve.csv", index=False)
+    made = manifest(
+        asdict(config), config.seed, [folder / "tokens.npy"], batch_size=config.batch_size
+    )
+    last = pd.DataFrame(curve).tail(20)
+    made["threads"] = torch.get_num_threads()
+    made["wall_s"] = round(sum(row["wall_s"] for row in curve), 1)
+    made["parameters_total"] = model.num_parameters()
+    made["last_losses"] = last[["assistant_loss", "context_loss"]].mean().round(4).to_dict()
+    write_json(made, folder / "model" / "manifest.json")
     return policy

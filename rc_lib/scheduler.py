@@ -28,6 +28,12 @@ HEARTBEAT_S = 60
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
+# Blocks that a step frees serve the next one instead of going back to the system (glibc only).
+KEEP_MEMORY = {
+    "MALLOC_TRIM_THRESHOLD_": str(2**32),
+    "MALLOC_MMAP_THRESHOLD_": str(2**25),
+    "MALLOC_TOP_PAD_": str(2**26),
+}
 QUIET = {"TOKENIZERS_PARALLELISM": "false", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
 
 
@@ -137,7 +143,7 @@ class Run:
             process = subprocess.Popen(
                 [*command(stage, self.results), "--end-with-parent"],
                 cwd=paths.ROOT,
-                env=os.environ | ONE_THREAD | QUIET,
+                env=os.environ | ONE_THREAD | KEEP_MEMORY | QUIET,
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -4,6 +4,7 @@ import ast
 import random
 import string
 import time
+import warnings
 
 import pytest
 
@@ -146,8 +147,22 @@ def test_all_reference_calls_are_understood_and_written_back():
         assert parse_calls(call.text()) == (call,)
 
 
-def test_an_unknown_escape_gives_no_warning():
-    assert parse_calls(r"f('\d')")[0].args == ("\\d",)
+@pytest.mark.parametrize("text", [r"ls(a='\d')", "[add(a=1if 2 else 3)]", "[add(a=0x1for x in y)]"])
+def test_what_the_parser_of_python_warns_of_gives_no_warning(text):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        calm = _outcome(text)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        assert _outcome(text) == calm
+    assert not seen
+
+
+def _outcome(text):
+    try:
+        return parse_calls(text)
+    except (CallError, NoCalls) as error:
+        return repr(error)
 
 
 def test_random_text_never_raises_anything_else_and_never_hangs():

@@ -8,7 +8,11 @@ from rc_lib.conditioning import condition
 from rc_lib.envs.base import Message
 from rc_lib.policy import END, REWARD_TOKENS, Policy, tiny_model, train_tokenizer
 
-TEXTS = ["<|user|>move 'a.txt' into 'docs'<|end|>", "[mv(source='a.txt', destination='docs')]"] * 5
+TEXTS = [
+    "<|user|>move 'a.txt' into 'docs'<|end|>",
+    "[mv(source='a.txt', destination='docs')]",
+    "file_name='BudgetSpring.txt', 6502, 65, 02",
+] * 5
 
 
 @pytest.fixture
@@ -94,8 +98,11 @@ def test_a_saved_policy_loads_in_plain_transformers(policy, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     ids = torch.tensor([policy.encode_messages(CHAT)])
     assert torch.equal(model(ids).logits, policy.model(ids).logits)
-    text = CHAT[1].content
-    assert tokenizer.encode(text, add_special_tokens=False) == policy.encode_text(text)
+    for text in (*TEXTS[:2], "mv 'BudgetSpring.txt' 6502 file_name=US12"):
+        own = policy.tokenizer.encode(text)
+        assert tokenizer.encode(text) == own
+        trusting = AutoTokenizer.from_pretrained(tmp_path, trust_remote_code=True)
+        assert trusting.encode(text) == own
     again = Policy.from_pretrained(tmp_path)
     assert again.eos_ids == policy.eos_ids and again.encode_messages(CHAT) == ids[0].tolist()
 

@@ -143,9 +143,7 @@ def _bracketed(text: str) -> str:
 
 def _syntax_tree(source: str) -> ast.expr:
     try:
-        if "\\" not in source:
-            return ast.parse(source, mode="eval").body
-        with warnings.catch_warnings():  # an unknown escape such as '\d' is no concern of ours
+        with warnings.catch_warnings():  # '\d' or 1if draws one, which is no concern of ours
             warnings.simplefilter("ignore")
             return ast.parse(source, mode="eval").body
     except SyntaxError:  # its message differs between Python versions

@@ -1,0 +1,1 @@
+from transformers import PreTrainedTokenizerFast as Tokenizer  # noqa: F401
