@@ -36,6 +36,13 @@ CHAT_TEMPLATE = (
 # Words with their leading space (CamelCase apart), up to two capitals or digits, a file ending,
 # runs of punctuation, white space. Digits go in pairs, so that a number is few tokens.
 PRETOKEN = r" ?\p{Lu}?[\p{Ll}_]+|\p{Lu}{1,2}|\p{N}{1,2}|\.\p{Ll}+| ?[^\s\p{L}\p{N}_]+|\s"
+# A class of its own: loading with trust_remote_code marks the class that it finds here.
+TOKENIZATION = """from transformers import PreTrainedTokenizerFast
+
+
+class Tokenizer(PreTrainedTokenizerFast):
+    pass
+"""
 _PROBE = "\ufdd0probe\ufdd0"
 
 
@@ -238,9 +245,7 @@ def _name_tokenizer_class(folder: Path) -> None:
     For a Qwen2 model it would rebuild Qwen2's own pre-tokenizer around the saved vocabulary, and
     ids would differ without a word; with a class named in ``auto_map`` it does not.
     """
-    (folder / "tokenization.py").write_text(
-        "from transformers import PreTrainedTokenizerFast as Tokenizer  # noqa: F401\n"
-    )
+    (folder / "tokenization.py").write_text(TOKENIZATION)
     path = folder / "tokenizer_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     config["auto_map"] = {"AutoTokenizer": [None, "tokenization.Tokenizer"]}
