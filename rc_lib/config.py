@@ -23,7 +23,7 @@ class FineTuneConfig:
 class RLConfig:
     """Group-relative stage (RC-GRPO Tables 10-12; what the paper leaves open is said so)."""
 
-    steps: int = 60  # paper: 400 epochs at batch 256; chosen to fit the machine
+    steps: int = 50  # paper: 400 epochs at batch 256; chosen to fit the machine
     prompts_per_step: int = 32  # paper: batch 256 (RC-GRPO), 64 (GRPO); equal in all arms here
     group_size: int = 5  # paper: 5
     learning_rate: float = 3e-4  # paper: 1e-6 for 7-8B models
@@ -56,6 +56,7 @@ class Profile:
     test_tasks: dict[str, int | None]  # test set -> number of tasks, None: all
     max_steps: int  # assistant messages of an episode
     observation_chars: int  # an observation is cut there, with a visible marker
+    group_tasks: int  # training tasks whose groups stage 1 measures, categories interleaved
     evaluation_temperature: float  # of the "sampled" decoding
     fine_tune: FineTuneConfig = field(default_factory=FineTuneConfig)
     rl: RLConfig = field(default_factory=RLConfig)
@@ -72,6 +73,7 @@ PROFILES = {
         test_tasks={"test": 8, "power": 8, "unseen_wording": 8},
         max_steps=8,
         observation_chars=100,
+        group_tasks=16,
         evaluation_temperature=1.0,
         fine_tune=FineTuneConfig(sft_epochs=1, rctp_epochs=1),
         rl=RLConfig(steps=2, prompts_per_step=4, checkpoint_every=1),
@@ -85,6 +87,7 @@ PROFILES = {
         test_tasks={"test": None, "power": None, "unseen_wording": None},
         max_steps=8,
         observation_chars=100,
+        group_tasks=160,
         evaluation_temperature=1.0,
     ),
 }

@@ -35,11 +35,11 @@ def training_tasks(profile: Profile) -> tuple[GeneratedTask, ...]:
     return generated_tasks("train", profile.train_tasks)
 
 
-def test_sets(profile: Profile) -> dict[str, tuple[GeneratedTask, ...]]:
+def evaluation_sets(profile: Profile) -> dict[str, tuple[GeneratedTask, ...]]:
     """Return the profile's test sets by name.
 
     >>> from rc_lib.config import get_profile
-    >>> {name: len(tasks) for name, tasks in test_sets(get_profile("tiny")).items()}
+    >>> {name: len(tasks) for name, tasks in evaluation_sets(get_profile("tiny")).items()}
     {'test': 80, 'power': 240, 'unseen_wording': 80}
     """
     return {name: generated_tasks(name, n) for name, n in profile.test_tasks.items()}
@@ -109,7 +109,7 @@ def evaluate_sets(
             sampling=sampling(profile, profile.evaluation_temperature),
             batch_size=profile.rl.rollout_batch_size,
         )
-        for name, tasks in test_sets(profile).items()
+        for name, tasks in evaluation_sets(profile).items()
     ]  # fmt: skip
     return pd.concat(frames, ignore_index=True)
 

@@ -52,8 +52,9 @@ class PretrainConfig:
     layers: int = 3
     heads: int = 2
     documents: int = 40_000  # generated once, then repeated
-    task_share: float = 0.05  # documents that are whole tasks; sets the base's accuracy
-    repeat_share: float = 0.30  # documents that repeat values: where copying is learnt
+    task_share: float = 0.02  # documents that are whole tasks; sets the base's accuracy
+    repeat_share: float = 0.25  # documents that repeat values: where copying is learnt
+    paraphrase_share: float = 0.15  # documents that put a request in other words
     context_weight: float = 0.1  # loss weight of tokens that no assistant wrote
     length: int = 256  # tokens a row
     batch_size: int = 16  # rows an optimizer step
@@ -67,7 +68,9 @@ class PretrainConfig:
 
 
 # What the corpus depends on.
-CORPUS_FIELDS = "vocab_size documents task_share repeat_share observation_chars seed".split()
+CORPUS_FIELDS = (
+    "vocab_size documents task_share repeat_share paraphrase_share observation_chars seed".split()
+)
 
 
 def _chat(messages: list[Message]) -> str:
@@ -120,14 +123,15 @@ def repeated_values(draw: np.random.Generator) -> list[Message]:
     return [Message("user", f"Repeat {text}."), Message("assistant", f"[{text}]")]
 
 
-def plain_requests(draw: np.random.Generator) -> str:
-    """Return a note of three requests in any wording, without the calls that would answer them."""
+def paraphrase(draw: np.random.Generator) -> list[Message]:
+    """Return a chat in which the assistant puts a request of any wording in the plainest one."""
     world = World(draw, "pretrain")
-    requests = [
-        make_request(world, INTENTS[draw.integers(len(INTENTS))], unseen=bool(draw.integers(2)))
-        for _ in range(3)
-    ]
-    return " ".join(request.text + "." for request in requests)
+    intent = INTENTS[draw.integers(len(INTENTS))]
+    request = make_request(world, intent, unseen=bool(draw.integers(2)))
+    values = {name: spell(name, value) for name, value in request.values.items()}
+    plain = intent.wordings[0].format(**values)
+    asked = f"In other words: {request.text}."
+    return [Message("user", asked), Message("assistant", f"[{plain}]")]
 
 
 def document(index: int, config: PretrainConfig, manuals: list[str]) -> str:
@@ -140,8 +144,8 @@ def document(index: int, config: PretrainConfig, manuals: list[str]) -> str:
         return _chat(played(task, config.observation_chars))
     if (kind := kind - config.repeat_share) < 0:
         return _chat(repeated_values(draw))
-    if (kind := kind - 0.12) < 0:
-        return plain_requests(draw)
+    if (kind := kind - config.paraphrase_share) < 0:
+        return _chat(paraphrase(draw))
     if kind < 0.03:
         return manuals[draw.integers(len(manuals))]
     return _chat(single_requests(draw, config.observation_chars))

@@ -15,6 +15,7 @@ from rc_lib.pretrain import (
     build_corpus,
     document,
     function_manuals,
+    paraphrase,
     pretrain,
     repeated_values,
 )
@@ -58,6 +59,14 @@ def test_a_repeating_assistant_repeats_the_user():
         user, assistant = repeated_values(rng(0, "test-repeat", index))
         values = assistant.content.removeprefix("[").removesuffix("]")
         assert user.content == f"Repeat {values}." and values.count(",") >= 2
+
+
+def test_a_paraphrase_names_the_same_values_and_holds_no_call():
+    for index in range(60):
+        user, assistant = paraphrase(rng(0, "test-paraphrase", index))
+        values = re.findall(r"'[^']*'|\d+(?:\.\d+)?", assistant.content)
+        assert sorted(values) == sorted(re.findall(r"'[^']*'|\d+(?:\.\d+)?", user.content))
+        assert "(" not in assistant.content
 
 
 def test_assistant_mask_equals_a_loop_over_the_tokens():
