@@ -10,7 +10,7 @@ ALL_ARMS = ("base", "sft", "rctp", *ARMS)
 class FineTuneConfig:
     """Supervised stage (SFT and RCTP-FT; RC-GRPO Tables 10-12)."""
 
-    learning_rate: float = 1e-3  # paper 1e-5 for 7-8B models; a 1M-parameter model needs more
+    learning_rate: float = 2e-3  # paper 1e-5 for 7-8B models; a 1M-parameter model needs more
     batch_size: int = 16  # paper: 16
     sft_epochs: int = 2  # paper: 2.0
     rctp_epochs: int = 5  # paper: 5.0
