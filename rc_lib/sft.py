@@ -24,6 +24,7 @@ from rc_lib.rollout import Request, Rollout, Sampling, rollout
 from rc_lib.seeding import rng, stable_id
 from rc_lib.tasks.generated import GeneratedTask
 from rc_lib.transcript import Transcript, collate
+from rc_lib.update import micro_batches
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,7 @@ def finetune(
     *,
     epochs: int,
     seed: int,
+    max_tokens: int = 1024,
     progress: bool = True,
 ) -> pd.DataFrame:
     """Fine-tune on the model spans of trajectories: -E sum_t log pi(a_t | h_t, r).
@@ -140,6 +142,7 @@ def finetune(
         config: optimiser settings.
         epochs: passes over the trajectories.
         seed: run seed.
+        max_tokens: padded tokens computed at once; the gradient does not depend on it.
 
     Returns:
         One row an optimiser step: step, epoch, loss (nats a token), grad_norm, learning_rate.
@@ -159,17 +162,14 @@ def finetune(
         order = rng(seed, "finetune-order", epoch).permutation(len(trajectories))
         for start in starts:
             chosen = order[start : start + config.batch_size]
-            batch = collate([trajectories[i].transcript for i in chosen], policy.pad_id)
-            batch = {name: tensor.to(policy.device) for name, tensor in batch.items()}
-            loss = -token_logprobs(model, batch)[0].mean()
-            loss.backward()
+            loss = _add_gradient(policy, [trajectories[i].transcript for i in chosen], max_tokens)
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm)
             rate = config.learning_rate * _schedule(len(curve), warmup, total)
             for group in optimizer.param_groups:
                 group["lr"] = rate
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-            row = {"step": len(curve), "epoch": epoch, "loss": loss.item()}
+            row = {"step": len(curve), "epoch": epoch, "loss": loss}
             curve.append(row | {"grad_norm": float(norm), "learning_rate": rate})
             if not np.isfinite(row["loss"]):
                 raise ValueError(
@@ -181,6 +181,19 @@ def finetune(
     bar.close()
     model.eval()
     return pd.DataFrame(curve)
+
+
+def _add_gradient(policy: Policy, batch: Sequence[Transcript], max_tokens: int) -> float:
+    """Add the gradient of a batch's mean loss, rows of like length together; return the loss."""
+    total = sum(transcript.model_tokens for transcript in batch)
+    loss = 0.0
+    for rows in micro_batches([len(t) for t in batch], range(len(batch)), max_tokens):
+        part = collate([batch[i] for i in rows], policy.pad_id)
+        part = {name: tensor.to(policy.device) for name, tensor in part.items()}
+        value = -token_logprobs(policy.model, part)[0].sum() / total
+        value.backward()
+        loss += value.item()
+    return loss
 
 
 def _schedule(step: int, warmup: int, total: int) -> float:

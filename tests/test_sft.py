@@ -103,6 +103,20 @@ def test_finetuning_lowers_the_loss_and_repeats_bit_for_bit(policy, tokenizer):
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
+def test_the_step_does_not_depend_on_how_a_batch_is_cut(tokenizer):
+    losses = []
+    for max_tokens in (1, 300, 10_000):
+        policy = Policy(tiny_model(len(tokenizer), hidden=32, layers=2, heads=2, seed=0), tokenizer)
+        data = [expert(policy, long_env(task), task.actions, None) for task in TASKS]
+        config = FineTuneConfig(batch_size=len(TASKS))
+        curve = finetune(
+            policy, data, config, epochs=4, seed=0, max_tokens=max_tokens, progress=False
+        )
+        losses.append(curve["loss"].to_numpy())
+    assert np.ptp(losses[0]) > 0.01
+    np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=1e-4)
+
+
 def test_the_embedding_of_both_reward_tokens_is_trained(policy):
     data = [
         expert(policy, long_env(t), t.actions, token) for t in TASKS for token in ("high", "low")
