@@ -41,13 +41,14 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         self.settings = json.loads(json.dumps(settings))
 
-    def append_csv(self, name: str, row: Mapping[str, float]) -> None:
-        """Append one row, after a header if the file is new; nan becomes an empty cell."""
+    def append_csv(self, name: str, *rows: Mapping[str, float | str]) -> None:
+        """Append rows, after a header if the file is new; nan becomes an empty cell."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         if not (self.path / name).exists():
-            writer.writerow(row)
-        writer.writerow("" if value != value else value for value in row.values())
+            writer.writerow(rows[0])
+        for row in rows:
+            writer.writerow("" if value != value else value for value in row.values())
         self._append(name, text.getvalue())
 
     def append_json(self, name: str, records: Sequence[Mapping]) -> None:

@@ -41,7 +41,7 @@ class RLConfig:
     max_length: int = 512  # tokens of a whole transcript
     rollout_batch_size: int = 256
     checkpoint_every: int = 10
-    rollouts_logged: int = 10  # rollouts of a step written to rollouts.jsonl
+    groups_logged: int = 2  # groups of a step whose rollouts are written to rollouts.jsonl
 
 
 @dataclass(frozen=True)

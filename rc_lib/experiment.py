@@ -126,6 +126,7 @@ def write_record(
     inputs: list[Path],
     curve: pd.DataFrame | None = None,
     timing: pd.DataFrame | None = None,
+    groups: pd.DataFrame | None = None,
 ) -> Path:
     """Write one arm's record, manifest.json last.
 
@@ -136,6 +137,7 @@ def write_record(
         inputs: files that the arm was made from.
         curve: one row a training step, equal in every run.
         timing: one row a training step, what may differ from run to run.
+        groups: one row a group of every training step, with its tokens and rewards.
 
     Returns:
         The folder, with per_item.csv, metrics.json, manifest.json and the tables that were given.
@@ -143,7 +145,7 @@ def write_record(
     folder = paths.record_dir(root, seed, arm)
     folder.mkdir(parents=True, exist_ok=True)
     write_per_item(per_item, folder / "per_item.csv")
-    for name, table in {"curve.csv": curve, "timing.csv": timing}.items():
+    for name, table in {"curve.csv": curve, "timing.csv": timing, "groups.csv": groups}.items():
         if table is not None:
             unfinished = folder / f"{name}.tmp"
             table.to_csv(unfinished, index=False, lineterminator="\n")

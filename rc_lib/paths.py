@@ -13,7 +13,14 @@ PUBLISHED = TABLES / "published"  # the papers' numbers
 RECORDS = TABLES / "records"  # per-item results of each profile, committed
 FIGURES = ROOT / "figures"
 
-RECORD_FILES = ("per_item.csv", "curve.csv", "timing.csv", "metrics.json", "manifest.json")
+RECORD_FILES = (
+    "per_item.csv",
+    "curve.csv",
+    "groups.csv",
+    "timing.csv",
+    "metrics.json",
+    "manifest.json",
+)
 
 
 def resolve(path: str | Path) -> Path:

@@ -7,7 +7,8 @@ A run writes to its folder:
 
 - ``curve.csv``, one row a step, the same bytes in every run of the same settings;
 - ``timing.csv``, one row a step, what differs from run to run;
-- ``rollouts.jsonl``, a few rollouts of every step;
+- ``groups.csv``, one row a group of every step: its tokens and rewards;
+- ``rollouts.jsonl``, all rollouts of a few groups of every step;
 - ``checkpoint.safetensors``, from which a killed run goes on and ends with the same bytes.
 """
 
@@ -90,8 +91,10 @@ class ConditionedGRPOTrainer:
             (nats), ``kl`` (k3, to the reference), ``clip_share`` and ``ratio``; ``loss``;
             ``grad_norm`` before clipping; ``learning_rate``; ``truncated``, a share of the
             rollouts; ``turns`` and ``model_tokens``, means a rollout. What does not exist is blank.
-            Beside it ``timing.csv``: ``rollout_s``, ``update_s``, ``wall_s`` and ``tokens_per_s``
-            (tokens of all transcripts in a second of the step).
+            Beside it ``groups.csv``: ``step``, ``group_id``, ``task_id``, ``category``, and the
+            ``tokens`` and ``rewards`` of its members, separated by spaces; and ``timing.csv``:
+            ``rollout_s``, ``update_s``, ``wall_s`` and ``tokens_per_s`` (tokens of all transcripts
+            in a second of the step).
 
         Raises:
             FloatingPointError: if a loss or a gradient norm is not finite.
@@ -99,15 +102,18 @@ class ConditionedGRPOTrainer:
         """
         total, every = self.config.steps, self.config.checkpoint_every
         folder = RunFolder(self.output_dir, self._settings)
-        logged = min(self.config.rollouts_logged, _rollouts(self.config))
-        logs = {"curve.csv": (1, 1), "timing.csv": (1, 1), "rollouts.jsonl": (0, logged)}
+        prompts = self.config.prompts_per_step
+        logged = min(self.config.groups_logged, prompts) * self.config.group_size
+        logs = {"curve.csv": (1, 1), "timing.csv": (1, 1), "groups.csv": (1, prompts)}
+        logs["rollouts.jsonl"] = (0, logged)
         done = folder.resume(self.optimize.weights, self.optimize.optimizer, logs)
         if done > total:
             raise ValueError(f"{self.output_dir} is at step {done}, past the {total} asked for")
         bar = tqdm(initial=done, total=total, desc="RL", disable=not progress, mininterval=2)
         for step in range(done, total):
-            curve, timing, records = self.train_step(step)
+            curve, timing, groups, records = self.train_step(step)
             folder.append_json("rollouts.jsonl", records)
+            folder.append_csv("groups.csv", *groups)
             folder.append_csv("timing.csv", timing)
             folder.append_csv("curve.csv", curve)
             if (step + 1) % every == 0 or step + 1 == total:
@@ -117,8 +123,8 @@ class ConditionedGRPOTrainer:
         bar.close()
         return pd.read_csv(self.output_dir / "curve.csv")
 
-    def train_step(self, step: int) -> tuple[dict, dict, list[dict]]:
-        """Take one step of RC-GRPO; return its rows of curve and timing, and logged rollouts."""
+    def train_step(self, step: int) -> tuple[dict, dict, list[dict], list[dict]]:
+        """Take one step of RC-GRPO; return its rows of curve, timing and groups, and rollouts."""
         config, began = self.config, time.perf_counter()
         # 1. Prompts: the next tasks in the seed's order.
         tasks = self.prompts(step)
@@ -150,7 +156,7 @@ class ConditionedGRPOTrainer:
             "wall_s": ended - began,
             "tokens_per_s": sum(len(r.transcript) for r in rollouts) / (ended - began),
         }
-        return curve, timing, self._logged(step, rollouts, advantages)
+        return curve, timing, _group_rows(step, rollouts), self._logged(step, rollouts, advantages)
 
     def prompts(self, step: int) -> list[Task]:
         """Return the tasks of a step: one shuffled pass after another, from the seed alone."""
@@ -172,15 +178,17 @@ class ConditionedGRPOTrainer:
         ]
 
     def _logged(self, step, rollouts, advantages) -> list[dict]:
-        count = min(self.config.rollouts_logged, len(rollouts))
-        chosen = rng(self.seed, "rollouts-logged", step).choice(len(rollouts), count, replace=False)
+        groups = self.config.prompts_per_step
+        count = min(self.config.groups_logged, groups)
+        chosen = rng(self.seed, "groups-logged", step).choice(groups, count, replace=False)
         kept = ("task_id", "category", "group_id", "member", "token", "reward", "parts", "ended")
         return [
             {"step": step}
             | {name: getattr(rollouts[i], name) for name in kept}
             | {"advantage": float(advantages[i]), "texts": rollouts[i].texts}
             | {"ids": rollouts[i].transcript.ids, "spans": rollouts[i].transcript.spans}
-            for i in sorted(chosen)
+            for i in range(len(rollouts))
+            if rollouts[i].group_id in chosen
         ]
 
     def _identity(self) -> dict:
@@ -197,6 +205,19 @@ class ConditionedGRPOTrainer:
 
 def _rollouts(config: RLConfig) -> int:
     return config.prompts_per_step * config.group_size
+
+
+def _group_rows(step: int, rollouts: Sequence[Rollout]) -> list[dict]:
+    groups: dict[int, list[Rollout]] = {}
+    for one in rollouts:
+        groups.setdefault(one.group_id, []).append(one)
+    return [
+        {"step": step, "group_id": group_id, "task_id": members[0].task_id}
+        | {"category": members[0].category}
+        | {"tokens": " ".join(one.token or "none" for one in members)}
+        | {"rewards": " ".join(f"{one.reward:g}" for one in members)}
+        for group_id, members in groups.items()
+    ]
 
 
 def _lengths(rollouts: Sequence[Rollout]) -> dict[str, float]:

@@ -40,7 +40,7 @@ CONFIG = RLConfig(
     max_length=120,
     rollout_batch_size=16,
     checkpoint_every=2,
-    rollouts_logged=3,
+    groups_logged=2,
 )
 RC = Conditioning("stratified")
 
@@ -112,7 +112,7 @@ def make_trainer(folder, conditioning=RC, policy=None, seed=0, **changes):
 
 
 def files_of(folder):
-    names = ("curve.csv", "rollouts.jsonl", "checkpoint.safetensors")
+    names = ("curve.csv", "groups.csv", "rollouts.jsonl", "checkpoint.safetensors")
     return {name: (folder / name).read_bytes() for name in names}
 
 
@@ -155,7 +155,10 @@ def test_curve_has_a_row_a_step_and_its_statistics_agree(tmp_path):
 def test_logged_rollouts_can_be_recomputed_from_their_line(tmp_path):
     make_trainer(tmp_path).train(progress=False)
     lines = [json.loads(x) for x in (tmp_path / "rollouts.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert [line["step"] for line in lines] == [step for step in range(4) for _ in range(2 * 4)]
+    for group in (lines[i : i + 4] for i in range(0, len(lines), 4)):  # whole groups
+        assert len({(line["group_id"], line["task_id"]) for line in group}) == 1
+        assert [line["member"] for line in group] == [0, 1, 2, 3]
     policy = ToyPolicy()
     for line in lines:
         spans = [line["ids"][start:end] for kind, start, end in line["spans"] if kind == "model"]
@@ -166,6 +169,25 @@ def test_logged_rollouts_can_be_recomputed_from_their_line(tmp_path):
         assert line["token"] in ("high", "low")
         assert line["task_id"].startswith("toy_")
         assert line["reward"] or line["advantage"] <= 0.0
+
+
+def test_every_group_is_recorded_with_its_tokens_and_rewards(tmp_path):
+    trainer = make_trainer(tmp_path)
+    curve = trainer.train(progress=False)
+    groups = pd.read_csv(tmp_path / "groups.csv")
+    lines = [json.loads(x) for x in (tmp_path / "rollouts.jsonl").read_text().splitlines()]
+    assert groups["step"].tolist() == [step for step in range(4) for _ in range(4)]
+    rows = groups.set_index(["step", "group_id"])
+    for line in lines:
+        row = rows.loc[(line["step"], line["group_id"])]
+        assert row["tokens"].split()[line["member"]] == line["token"]
+        assert float(row["rewards"].split()[line["member"]]) == line["reward"]
+    for step, chosen in groups.groupby("step"):
+        names = [task.id for task in trainer.prompts(step)]
+        assert chosen["task_id"].tolist() == names
+        rewards = np.array([row.split() for row in chosen["rewards"]], float)
+        assert rewards.mean() == pytest.approx(curve["reward"][step])
+        assert rewards.var(axis=1).mean() == pytest.approx(curve["sigma2"][step])
 
 
 def test_beta_zero_needs_no_reference_and_leaves_kl_blank(tmp_path):
