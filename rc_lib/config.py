@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 ARMS = ("sft_grpo", "sft_rc_grpo", "rctp_grpo", "rctp_rc_grpo")
 ALL_ARMS = ("base", "sft", "rctp", *ARMS)
+MEASUREMENTS = ("variance",)  # recorded beside the arms of a seed
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ PROFILES = {
         name="tiny",
         model="tiny-base",
         base="models/tiny-base",
-        machine="2 CPU cores, 70 minutes for five seeds",
+        machine="2 CPU cores, 80 minutes for five seeds",
         train_tasks=None,
         test_tasks={"test": None, "power": None, "unseen_wording": None},
         max_steps=7,

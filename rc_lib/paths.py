@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rc_lib.config import ALL_ARMS
+from rc_lib.config import ALL_ARMS, MEASUREMENTS
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
@@ -87,6 +87,7 @@ def published_records(profile: str) -> Path:
 
 
 def _known(arm: str) -> str:
-    if arm not in ALL_ARMS:
-        raise ValueError(f"unknown arm {arm!r}; choose from {', '.join(ALL_ARMS)}")
+    known = (*ALL_ARMS, *MEASUREMENTS)
+    if arm not in known:
+        raise ValueError(f"unknown arm {arm!r}; choose from {', '.join(known)}")
     return arm
