@@ -11,7 +11,7 @@ from rc_lib.notebook import check_parameters, find_notebook
 from rc_lib.scheduler import Run, locked
 from rc_lib.stage import Stage
 
-ONCE = ("00_start_here", "01_bfcl_tasks_and_reward")
+ONCE = ("00_start_here", "01_bfcl_tasks_and_reward", "02_paper_audit")
 STAGE1, STAGE2, TABLE = "10_stage1_sft_and_rctp", "11_stage2_rc_grpo", "12_table1_bfcl"
 STAGE1_ARMS = ("base", "sft", "rctp")
 # Seconds of a stage, used until a run has measured its own. Two cores, one thread a stage.
@@ -154,9 +154,11 @@ def figures(profile: str) -> list[Path]:
     Raises:
         RcError: if the profile has no published records.
     """
+    from rc_lib.audit import write_audit
     from rc_lib.tables import rebuild_all
 
     records = paths.published_records(get_profile(profile).name)
     if not records.is_dir():
         raise RcError(f"no records in {paths.portable(records)}; run rc publish first")
-    return [*rebuild_all(records, paths.TABLES, paths.FIGURES, profile), readme.write()]
+    written = rebuild_all(records, paths.TABLES, paths.FIGURES, profile)
+    return [*written, *write_audit(), readme.write()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from rc_lib import paths
@@ -39,3 +40,24 @@ def published(name: str) -> pd.DataFrame:
     if numbers.notna().equals(table["value"].notna()):
         table["value"] = numbers
     return table.astype({"k": "Int64", "n": "Int64"})
+
+
+def possible_count(value: float, n: int, decimals: int = 2) -> int | None:
+    """Return the k for which k of n, in percent, is a printed value, rounded or cut off.
+
+    Args:
+        value: printed percentage.
+        n: trials, >= 1.
+        decimals: of the print.
+
+    Returns:
+        k, or None where no k of n prints as this value.
+
+    >>> possible_count(54.54, 22), possible_count(54.54, 23)
+    (12, None)
+    """
+    k = round(value * n / 100)
+    exact = 100 * k / n
+    cut_off = np.floor(exact * 10**decimals) / 10**decimals
+    fits = min(abs(exact - value) - 0.5 * 10**-decimals, abs(cut_off - value)) < 1e-9
+    return k if fits and 0 <= k <= n else None
