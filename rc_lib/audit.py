@@ -14,10 +14,10 @@ from rc_lib.manifest import sha256
 from rc_lib.published import MODELS, possible_count, published
 from rc_lib.stats import ALPHA, POWER, mcnemar, mcnemar_power, wilson
 from rc_lib.table1 import COMPARISONS, METHODS
-from rc_lib.tables import write_table
+from rc_lib.tables import formatted, write_table
 from rc_lib.tasks.base import CATEGORIES
 
-OURS = "RCTP-FT+RC-GRPO"
+OURS = METHODS["rctp_rc_grpo"]
 DISCORDANT = (0.2, 0.3, 0.4, 0.5)  # shares of tasks on which two arms differ; here about 0.25
 GAIN = ("difference", "low", "high")
 REACH_FORMATS = (
@@ -153,7 +153,7 @@ def reach() -> pd.DataFrame:
         difference if larger, to two digits.
     """
     overall = published("rc_grpo_table1").query("metric == 'overall'")
-    counts, n = overall.set_index(["model", "method"])["k"], int(overall["n"].iloc[0])
+    counts, n = overall.set_index(["model", "method"])["k"].to_dict(), int(overall["n"].iloc[0])
     pairs = [
         (name, model, counts[model, METHODS[first]], counts[model, METHODS[second]])
         for name, (first, second) in COMPARISONS.items()
@@ -164,7 +164,7 @@ def reach() -> pd.DataFrame:
         (f"{OURS} over Opus-4.5", model, counts[model, OURS], best_closed)
         for model in MODELS.values()
     ]
-    table = pd.DataFrame([_reach(*map(_plain, pair), n) for pair in pairs])
+    table = pd.DataFrame([_reach(*pair, n) for pair in pairs])
     whole = {name: "Int64" for name in ("discordant_limit", "tasks_needed")}
     return table.astype(whole).round(10)
 
@@ -199,7 +199,7 @@ def write_audit(tables_dir: Path = paths.TABLES) -> list[Path]:
 def _shown(table: pd.DataFrame, formats: dict[str, str]) -> pd.DataFrame:
     shown = table.astype(object)
     for column, form in formats.items():
-        shown[column] = ["" if pd.isna(value) else form.format(value) for value in table[column]]
+        shown[column] = formatted(table[column], form)
     if "agrees" in shown:
         shown["agrees"] = shown["agrees"].map({True: "yes", False: "NO"})
     return shown.rename(columns=lambda name: HEADINGS.get(name, name.capitalize()))
@@ -285,7 +285,3 @@ def _tasks_needed(difference: float, discordant: float) -> int | None:
     while mcnemar_power(difference, discordant, n) < POWER:
         n += 10 ** max(len(str(n)) - 2, 1)
     return n
-
-
-def _plain(value):
-    return value if isinstance(value, str) else int(value)

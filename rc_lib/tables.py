@@ -104,15 +104,15 @@ def show_pairs(pairs: pd.DataFrame, tests: pd.DataFrame) -> pd.DataFrame:
     shown["Seeds"] = [missing_words(*row) for row in _seeds(pairs)]
     table = pairs.rename(columns={"low": "difference_low", "high": "difference_high"})
     shown["Difference (points)"] = _with_brackets(table, "difference", "{:+.2f}", True)
-    shown["p"] = _formatted(pairs["p"], "{:.4f}")
-    shown["p (Holm)"] = _formatted(pairs["p_holm"], "{:.4f}")
+    shown["p"] = formatted(pairs["p"], "{:.4f}")
+    shown["p (Holm)"] = formatted(pairs["p_holm"], "{:.4f}")
     counts = tests.assign(cell=tests["b"].astype(str) + "/" + tests["c"].astype(str))
     cells = counts.groupby(["test_set", "comparison"])["cell"].agg(", ".join)
     places = zip(pairs["test_set"], pairs["comparison"], strict=True)
     shown["b/c by seed"] = [cells.get(place, "") for place in places]
     shown["Seeds with McNemar p (Holm) of at most 0.05"] = pairs["mcnemar_significant"]
     for short, model in MODELS.items():
-        shown[f"{model} (paper)"] = _formatted(pairs[f"published_{short}"], "{:+.2f}")
+        shown[f"{model} (paper)"] = formatted(pairs[f"published_{short}"], "{:+.2f}")
     return shown
 
 
@@ -222,15 +222,15 @@ def _show_tokens(tokens: pd.DataFrame) -> pd.DataFrame:
     shown["Acc. (%)"] = _with_brackets(tokens, "accuracy", "{:.2f}", True)
     parts = {"r_state": "State", "r_action": "Action", "official": "Official", "strict": "Strict"}
     for part, heading in parts.items():
-        shown[f"{heading} (%)"] = _formatted(tokens[part], "{:.2f}")
+        shown[f"{heading} (%)"] = formatted(tokens[part], "{:.2f}")
     return shown
 
 
 def _show_tests(tests: pd.DataFrame) -> pd.DataFrame:
     shown = tests.copy()
-    shown["difference"] = _formatted(tests["difference"], "{:+.2f}")
+    shown["difference"] = formatted(tests["difference"], "{:+.2f}")
     for column in ("p", "p_holm"):
-        shown[column] = _formatted(tests[column], "{:.4f}")
+        shown[column] = formatted(tests[column], "{:.4f}")
     headings = {"test_set": "Test set", "difference": "Difference (points)", "p_holm": "p (Holm)"}
     return shown.rename(columns=headings | {"comparison": "Comparison", "seed": "Seed"})
 
@@ -239,12 +239,17 @@ def _seeds(table: pd.DataFrame) -> Iterable[tuple[int, str]]:
     return zip(table["seeds"], table["missing_seeds"], strict=True)
 
 
-def _formatted(values: pd.Series, form: str) -> list[str]:
+def formatted(values: pd.Series, form: str) -> list[str]:
+    """Return the values as strings, a blank for each that is missing.
+
+    >>> formatted(pd.Series([1.5, float("nan")]), "{:+.2f}")
+    ['+1.50', '']
+    """
     return ["" if pd.isna(value) else form.format(value) for value in values]
 
 
 def _with_brackets(table: pd.DataFrame, column: str, form: str, interval: bool) -> list[str]:
-    means = _formatted(table[column], form)
+    means = formatted(table[column], form)
     if not interval:
         return means
     ends = [table[f"{column}_{end}"] for end in ("low", "high")]

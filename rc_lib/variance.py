@@ -285,6 +285,8 @@ def monte_carlo(
 def binomial(n: int, p: float) -> np.ndarray:
     """Return the binomial distribution, float64 [n + 1].
 
+    Exact where the powers of p are, which scipy's is not: it gives 0.031249999999999976 for 1/32.
+
     >>> binomial(2, 0.5).tolist()
     [0.25, 0.5, 0.25]
     """
