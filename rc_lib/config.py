@@ -42,6 +42,8 @@ class RLConfig:
     max_length: int = 512  # tokens of a whole transcript
     rollout_batch_size: int = 256
     checkpoint_every: int = 10
+    entropy_bonus: float = 0.0  # weight of the entropy in the loss; 0 in the paper's objective
+    dynamic_rounds: int = 0  # rounds of dynamic sampling a step (DAPO); 0: off, as in the paper
     groups_logged: int = 2  # groups of a step whose rollouts are written to rollouts.jsonl
 
 

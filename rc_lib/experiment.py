@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from rc_lib import paths
+from rc_lib import arms, paths
 from rc_lib.conditioning import Conditioning
-from rc_lib.config import ARMS, Profile
+from rc_lib.config import Profile, RLConfig
 from rc_lib.envs.bfcl import BFCLEnv
 from rc_lib.evaluate import evaluate, write_per_item
 from rc_lib.manifest import manifest, write_json
 from rc_lib.policy import Policy
-from rc_lib.rollout import Sampling
+from rc_lib.rollout import Rollout, Sampling
+from rc_lib.sft import Trajectory, expert, relabel
 from rc_lib.tasks.base import Task
 from rc_lib.tasks.generated import GeneratedTask, generated_tasks
 
@@ -78,8 +79,39 @@ def save_policy(policy: Policy, folder: Path) -> None:
     os.replace(partial, folder)
 
 
-def stage2_arm(arm: str, p_high: float) -> tuple[str, Conditioning]:
-    """Return the start (``sft`` or ``rctp``) and the conditioning of one of Table 1's RL arms.
+def stage1_trajectories(
+    policy: Policy, profile: Profile, start: arms.Start, failures: Sequence[Rollout] = ()
+) -> list[Trajectory]:
+    """Return what a start imitates: every task's reference, and failures under the low token.
+
+    Args:
+        policy: its tokenizer writes the transcripts.
+        profile: whose training tasks.
+        start: what the references carry, and whether failures are imitated too.
+        failures: of `rc_lib.sft.explore`, at most one a task.
+
+    Raises:
+        ValueError: for failures that are missing or not wanted.
+    """
+    if bool(failures) != start.failures:
+        raise ValueError(
+            f"start {start.name} got {len(failures)} failures; "
+            + ("explore the tasks first" if start.failures else "it imitates successes only")
+        )
+    tasks, make_env = training_tasks(profile), environment(profile)
+    by_id = {task.id: task for task in tasks}
+    references = [
+        expert(policy, make_env(task), task.actions, start.token, start.placeholder)
+        for task in tasks
+    ]
+    return references + [
+        relabel(policy, make_env(by_id[played.task_id]), played, token=arms.LOW)
+        for played in failures
+    ]
+
+
+def stage2(profile: Profile, arm: str) -> tuple[str, Conditioning, RLConfig]:
+    """Return the start, the conditioning and the settings of an arm of stage 2.
 
     Deviation: the paper does not say what prompt plain GRPO sees on the RCTP-FT start, whose
     fine-tuning prompts all carry a token. Here GRPO carries none, as its name says.
@@ -87,29 +119,32 @@ def stage2_arm(arm: str, p_high: float) -> tuple[str, Conditioning]:
     Raises:
         ValueError: for an arm without a second stage.
 
-    >>> stage2_arm("rctp_rc_grpo", 0.5)
+    >>> from rc_lib.config import get_profile
+    >>> stage2(get_profile("tiny"), "rctp_rc_grpo")[:2]
     ('rctp', Conditioning(kind='iid', p_high=0.5, token=None))
     """
-    if arm not in ARMS:
-        raise ValueError(f"arm {arm!r} has no RL stage; choose from {', '.join(ARMS)}")
-    start, method = arm.split("_", 1)
-    if method == "rc_grpo":
-        return start, Conditioning("iid", p_high=p_high)
-    return start, Conditioning("none")
+    row = arms.rl_arm(arm)
+    p_high = profile.p_high if row.p_high is None else row.p_high
+    return row.start, Conditioning(row.conditioning, p_high=p_high), row.config(profile)
 
 
 def evaluate_sets(
     policy: Policy, profile: Profile, *, arm: str, seed: int, progress: bool = True
 ) -> pd.DataFrame:
-    """Evaluate on every test set under the high, the low and no token, greedy and sampled."""
+    """Evaluate under the high, the low and no token, on the sets and by the decodings of an arm.
+
+    Table 1's arms are tested on every set, greedy and sampled; the others as `arms.SHORT` says.
+    """
+    plan = arms.evaluation(arm)
     frames = [
         evaluate(
             policy, tasks, environment(profile), profile=profile.name, model=profile.model,
             arm=arm, seed=seed, test_set=name, progress=progress,
             sampling=sampling(profile, profile.evaluation_temperature),
-            batch_size=profile.rl.rollout_batch_size,
+            decodings=plan.decodings, batch_size=profile.rl.rollout_batch_size,
         )
         for name, tasks in evaluation_sets(profile).items()
+        if name in plan.test_sets
     ]  # fmt: skip
     return pd.concat(frames, ignore_index=True)
 

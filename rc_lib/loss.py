@@ -27,6 +27,7 @@ def token_logprobs(
     *,
     temperature: float = 1.0,
     chunk: int | None = None,
+    entropy_gradient: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return log pi(token | before) and the entropy at the model's own tokens only.
 
@@ -39,10 +40,11 @@ def token_logprobs(
             `rc_lib.transcript.collate` gives them. The padding id may be any id.
         temperature: > 0; the logits are divided by it, as they were at sampling.
         chunk: positions whose logits are held at once; None chooses as many as make 64 MiB.
+        entropy_gradient: give the entropies a gradient too, at the cost of a second [M, V].
 
     Returns:
-        Log-probabilities [M] with gradient and entropies [M] in nats without, in the order of
-        ``batch["model_mask"].nonzero()``.
+        Log-probabilities [M] with gradient and entropies [M] in nats, of the distribution at that
+        temperature, in the order of ``batch["model_mask"].nonzero()``.
 
     Raises:
         ValueError: for a temperature or chunk that is not positive, a model token at position 0
@@ -75,7 +77,7 @@ def token_logprobs(
         raise ValueError(f"chunk is {chunk}; use a number of positions >= 1, or None")
 
     def score(part: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        return _select(head(part), target, temperature)
+        return _select(head(part), target, temperature, entropy_gradient)
 
     if len(targets) <= chunk:
         return score(hidden, targets)
@@ -138,11 +140,13 @@ def shared_prefix(ids: np.ndarray, mask: np.ndarray) -> tuple[int, np.ndarray, n
     return length, order[starts], row
 
 
-def _select(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def _select(
+    logits: Tensor, targets: Tensor, temperature: float, entropy_gradient: bool
+) -> tuple[Tensor, Tensor]:
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()
     logprobs = (logits / temperature).log_softmax(-1)
-    with torch.no_grad():
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy = -(logprobs.exp() * logprobs).sum(-1)
     return logprobs.gather(-1, targets[:, None])[:, 0], entropy
 
@@ -198,6 +202,8 @@ def grpo_loss(
     beta: float,
     loss_type: str,
     normalizer: float,
+    entropy: Tensor | None = None,
+    entropy_bonus: float = 0.0,
 ) -> tuple[Tensor, dict[str, float]]:
     """Return this micro-batch's share of the loss of one optimizer step.
 
@@ -205,7 +211,7 @@ def grpo_loss(
 
         ratio_t = pi(a_t) / pi_old(a_t)
         kl_t    = pi_ref(a_t) / pi(a_t) - log(pi_ref(a_t) / pi(a_t)) - 1            (k3)
-        loss_t  = -min(ratio_t A, clip(ratio_t, 1 - c, 1 + c) A) + beta kl_t
+        loss_t  = -min(ratio_t A, clip(ratio_t, 1 - c, 1 + c) A) + beta kl_t - b H_t
 
     The shares of the micro-batches of an optimizer step add up to the loss over all its rows, so
     the gradient does not depend on how the rows are cut.
@@ -220,6 +226,9 @@ def grpo_loss(
         beta: weight of the KL to the reference, >= 0.
         loss_type: one of `LOSS_TYPES`.
         normalizer: `loss_normalizer` of the optimizer step.
+        entropy: float [B, T], H_t in nats with gradient; None where `entropy_bonus` is 0.
+        entropy_bonus: b, >= 0. PPO's (arXiv 1707.06347, Eq. 9), averaged as the other terms are;
+            0 in RC-GRPO.
 
     Deviation: log-ratios are clamped to 20 before exp, so that loss and gradient are finite at any
     log-ratio (OpenRLHF/OpenRLHF#1335, huggingface/trl#3015); the paper and TRL do not clamp.
@@ -244,6 +253,9 @@ def grpo_loss(
     if (ref_logprobs is None) != (beta == 0.0):
         state = "missing" if ref_logprobs is None else "given"
         raise ValueError(f"beta is {beta} but ref_logprobs are {state}; give them where beta > 0")
+    if (entropy is None) != (entropy_bonus == 0.0):
+        state = "missing" if entropy is None else "given"
+        raise ValueError(f"entropy_bonus is {entropy_bonus} but entropy is {state}")
     advantages = advantages[:, None].to(logprobs.dtype)
     ratio = _log_ratio(logprobs, old_logprobs, mask).exp()
     clipped = ratio.clamp(1.0 - clip_ratio, 1.0 + clip_ratio)
@@ -253,6 +265,8 @@ def grpo_loss(
         log_ratio = _log_ratio(ref_logprobs, logprobs, mask)
         kl = log_ratio.exp() - log_ratio - 1.0
         per_token = per_token + beta * kl
+    if entropy is not None:
+        per_token = per_token - entropy_bonus * entropy
     per_row = per_token.masked_fill(~mask, 0.0).sum(-1)
     if loss_type == "grpo":
         per_row = per_row / mask.sum(-1).clamp(min=1)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from rc_lib.arms import EXTRA_ARMS
 from rc_lib.config import ALL_ARMS, MEASUREMENTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -87,7 +88,7 @@ def published_records(profile: str) -> Path:
 
 
 def _known(arm: str) -> str:
-    known = (*ALL_ARMS, *MEASUREMENTS)
+    known = (*ALL_ARMS, *EXTRA_ARMS, *MEASUREMENTS)
     if arm not in known:
         raise ValueError(f"unknown arm {arm!r}; choose from {', '.join(known)}")
     return arm

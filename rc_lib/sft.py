@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 
 from rc_lib.conditioning import condition
 from rc_lib.config import FineTuneConfig
-from rc_lib.envs.base import Environment
+from rc_lib.envs.base import Environment, Message
 from rc_lib.loss import token_logprobs
 from rc_lib.policy import Policy
 from rc_lib.rollout import Request, Rollout, Sampling, rollout
@@ -39,7 +39,11 @@ class Trajectory:
 
 
 def expert(
-    policy: Policy, env: Environment, actions: Sequence[str], token: str | None
+    policy: Policy,
+    env: Environment,
+    actions: Sequence[str],
+    token: str | None,
+    placeholder: str | None = None,
 ) -> Trajectory:
     """Play an expert's messages in the environment and keep its real observations.
 
@@ -48,6 +52,7 @@ def expert(
         env: a fresh environment of the task.
         actions: the expert's assistant messages.
         token: reward-goal token of the prompt, or None.
+        placeholder: text that takes the place of every observation; None keeps the real ones.
 
     Raises:
         ValueError: if the episode does not end with the last message or earns less than 1.
@@ -60,6 +65,8 @@ def expert(
     for action in actions:
         transcript.append("model", policy.encode_text(action) + end)
         observation, _, terminated, truncated, _ = env.step(action)
+        if placeholder is not None:
+            observation = [Message(message.role, placeholder) for message in observation]
         if not (terminated or truncated):
             block = policy.encode_messages(observation) + policy.generation_prompt()
             transcript.append("tool", block)

@@ -14,6 +14,7 @@ A run writes to its folder:
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -33,10 +34,12 @@ from rc_lib.policy import Policy
 from rc_lib.rollout import Request, Rollout, Sampling, rollout
 from rc_lib.seeding import rng, stable_id
 from rc_lib.tasks.base import Task
-from rc_lib.update import PolicyUpdate
+from rc_lib.update import UPDATE_COLUMNS, PolicyUpdate
 
 # Settings that say how far a run goes, not what it does: a resumed run may change them.
 _LENGTH = ("steps", "checkpoint_every")
+# Options: one that is off is no part of a run, so that older checkpoints can be gone on from.
+_OPTIONS = ("entropy_bonus", "dynamic_rounds")
 
 
 class ConditionedGRPOTrainer:
@@ -77,6 +80,8 @@ class ConditionedGRPOTrainer:
         _check(self.tasks, config)
         self.optimize = PolicyUpdate(policy, config, seed=seed, reference=reference)
         self._settings = self._identity()
+        # Dynamic sampling: rollouts and advantages of the rounds since the last optimizer step.
+        self._gathered: list[tuple[list[Rollout], np.ndarray]] = []
 
     def train(self, progress: bool = True) -> pd.DataFrame:
         """Run the steps that are not done yet, and return the curve.
@@ -96,6 +101,9 @@ class ConditionedGRPOTrainer:
             ``rollout_s``, ``update_s``, ``wall_s`` and ``tokens_per_s`` (tokens of all transcripts
             in a second of the step).
 
+            With dynamic sampling a row is a round of sampling, which is as many rollouts as a step
+            of any other arm; what describes an optimizer step is blank in rounds without one.
+
         Raises:
             FloatingPointError: if a loss or a gradient norm is not finite.
             ValueError: if the folder holds a checkpoint of another run, or of a longer one.
@@ -106,7 +114,8 @@ class ConditionedGRPOTrainer:
         logged = min(self.config.groups_logged, prompts) * self.config.group_size
         logs = {"curve.csv": (1, 1), "timing.csv": (1, 1), "groups.csv": (1, prompts)}
         logs["rollouts.jsonl"] = (0, logged)
-        done = folder.resume(self.optimize.weights, self.optimize.optimizer, logs)
+        done = saved = folder.resume(self.optimize.weights, self.optimize.optimizer, logs)
+        self._gathered = []
         if done > total:
             raise ValueError(f"{self.output_dir} is at step {done}, past the {total} asked for")
         bar = tqdm(initial=done, total=total, desc="RL", disable=not progress, mininterval=2)
@@ -116,8 +125,10 @@ class ConditionedGRPOTrainer:
             folder.append_csv("groups.csv", *groups)
             folder.append_csv("timing.csv", timing)
             folder.append_csv("curve.csv", curve)
-            if (step + 1) % every == 0 or step + 1 == total:
+            due = (step + 1) // every > saved // every or step + 1 == total
+            if due and not self._gathered:
                 folder.save(step + 1, self.optimize.weights, self.optimize.optimizer)
+                saved = step + 1
             bar.set_postfix(reward=f"{curve['reward']:.3f}", refresh=False)
             bar.update()
         bar.close()
@@ -144,7 +155,7 @@ class ConditionedGRPOTrainer:
         advantages = group_advantages(rewards, group_ids, eps=config.advantage_eps)
         # 6. Loss: -min(ratio_t A_j, clip(ratio_t, 1 - c, 1 + c) A_j) + beta KL(pi || pi_ref) over
         #    the model's own tokens; `minibatches` steps of AdamW.
-        update = self.optimize(step, rollouts, advantages)
+        update = self._update(step, rollouts, advantages)
         # 7. What happened.
         ended = time.perf_counter()
         statistics = group_statistics(rewards, group_ids, tokens, eps=config.advantage_eps)
@@ -157,6 +168,35 @@ class ConditionedGRPOTrainer:
             "tokens_per_s": sum(len(r.transcript) for r in rollouts) / (ended - began),
         }
         return curve, timing, _group_rows(step, rollouts), self._logged(step, rollouts, advantages)
+
+    def _update(self, step: int, rollouts: list[Rollout], advantages: np.ndarray) -> dict:
+        """Train on the rollouts, or with dynamic sampling gather groups with spread first.
+
+        Source: DAPO (arXiv 2503.14476), dynamic sampling: prompts are drawn until the batch is full
+        of groups with spread.
+
+        Deviation: at an equal budget of rollouts. A round draws what a step of any other arm draws,
+        the budget is ``steps`` rounds. Rounds go on until they gave ``prompts_per_step`` groups
+        with spread, or ``dynamic_rounds`` are over, or the budget is; one optimizer step then takes
+        all these groups, none is thrown away. So the optimizer steps are fewer and fuller. Rounds
+        that gave no such group make no step, not even one on the KL.
+        """
+        config = self.config
+        if not config.dynamic_rounds:
+            return self.optimize(step, rollouts, advantages)
+        spread = {one.group_id for one, a in zip(rollouts, advantages, strict=True) if a != 0.0}
+        kept = [i for i, one in enumerate(rollouts) if one.group_id in spread]
+        self._gathered.append(([rollouts[i] for i in kept], advantages[kept]))
+        batch = [one for part, _ in self._gathered for one in part]
+        full = len(batch) >= _rollouts(config)
+        over = len(self._gathered) == config.dynamic_rounds or step + 1 == config.steps
+        if not (full or over):
+            return dict.fromkeys(UPDATE_COLUMNS, math.nan)
+        gathered = np.concatenate([values for _, values in self._gathered])
+        self._gathered = []
+        if not batch:
+            return dict.fromkeys(UPDATE_COLUMNS, math.nan)
+        return self.optimize(step, batch, gathered)
 
     def prompts(self, step: int) -> list[Task]:
         """Return the tasks of a step: one shuffled pass after another, from the seed alone."""
@@ -193,6 +233,9 @@ class ConditionedGRPOTrainer:
 
     def _identity(self) -> dict:
         config = {k: v for k, v in asdict(self.config).items() if k not in _LENGTH}
+        config = {k: v for k, v in config.items() if v or k not in _OPTIONS}
+        if self.config.dynamic_rounds:  # the last round ends a batch that is not full
+            config["steps"] = self.config.steps
         reference = self.optimize.reference
         return config | {
             "conditioning": asdict(self.conditioning),
@@ -231,10 +274,14 @@ def _lengths(rollouts: Sequence[Rollout]) -> dict[str, float]:
 def _check(tasks: Sequence[Task], config: RLConfig) -> None:
     if not tasks:
         raise ValueError("no training tasks; give at least one")
-    if not 1 <= config.minibatches <= _rollouts(config):
+    fewest = config.group_size if config.dynamic_rounds else _rollouts(config)
+    if not 1 <= config.minibatches <= fewest:
         raise ValueError(
-            f"{config.minibatches} minibatches of {_rollouts(config)} rollouts; "
+            f"{config.minibatches} minibatches of {fewest} rollouts; "
             "use 1 or more, at most one a rollout"
         )
     if not config.temperature > 0.0:
         raise ValueError(f"temperature is {config.temperature}; training samples, use one > 0")
+    for name in _OPTIONS:
+        if getattr(config, name) < 0:
+            raise ValueError(f"{name} is {getattr(config, name)}; use 0 (off) or more")

@@ -17,6 +17,11 @@ from rc_lib.rollout import Rollout
 from rc_lib.seeding import rng
 from rc_lib.transcript import collate
 
+# What `PolicyUpdate` returns.
+UPDATE_COLUMNS = (
+    "entropy", "kl", "clip_share", "ratio", "loss", "grad_norm", "learning_rate",
+)  # fmt: skip
+
 
 class PolicyUpdate:
     """AdamW on the clipped loss, with the reference policy that the KL is taken to.
@@ -135,10 +140,15 @@ class PolicyUpdate:
             batch = collate([rollouts[i].transcript for i in rows], self.policy.pad_id)
             batch = {name: tensor.to(self.policy.device) for name, tensor in batch.items()}
             logprobs, entropy = self._logprobs(self.policy.model, batch)
+            total_entropy = float(entropy.detach().sum())
             reference = None
             if self.reference is not None:
                 with torch.no_grad():
                     reference, _ = self._logprobs(self.reference, batch)
+            bonus = {}
+            if config.entropy_bonus:
+                entropy = _rectangle(entropy, batch["model_mask"])
+                bonus = {"entropy": entropy, "entropy_bonus": config.entropy_bonus}
             loss, part = grpo_loss(
                 logprobs,
                 batch["old_logprobs"],
@@ -149,16 +159,26 @@ class PolicyUpdate:
                 beta=config.beta,
                 loss_type=config.loss_type,
                 normalizer=normalizer,
+                **bonus,
             )
             value = _finite(step, "loss", loss.item())
             loss.backward()
-            sums.append(part | {"loss": value, "entropy": float(entropy.sum())})
+            sums.append(part | {"loss": value, "entropy": total_entropy})
         return sums
 
     def _logprobs(self, model, batch) -> tuple[Tensor, Tensor]:
-        values, entropy = token_logprobs(model, batch, temperature=self.config.temperature)
-        mask = batch["model_mask"]
-        return values.new_zeros(mask.shape).masked_scatter(mask, values), entropy
+        values, entropy = token_logprobs(
+            model,
+            batch,
+            temperature=self.config.temperature,
+            entropy_gradient=self.config.entropy_bonus > 0.0,
+        )
+        return _rectangle(values, batch["model_mask"]), entropy
+
+
+def _rectangle(values: Tensor, mask: Tensor) -> Tensor:
+    """Put the values [M] of the model's tokens to their places [B, T], 0 elsewhere."""
+    return values.new_zeros(mask.shape).masked_scatter(mask, values)
 
 
 def micro_batches(

@@ -96,6 +96,59 @@ def test_loss_gradient_matches_finite_differences(loss_type):
     torch.testing.assert_close(logprobs.grad, numeric, atol=1e-8, rtol=1e-6)
 
 
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+def test_the_entropy_bonus_is_averaged_as_the_loss_is(loss_type):
+    """A term -b H_t in the naive loop: its weight is that of any other term of token t."""
+    terms = make_terms()
+    mask = terms[4]
+    entropy = torch.rand(mask.shape, dtype=torch.float64)
+    normalizer = loss_normalizer(
+        loss_type, mask.sum(-1).tolist(), tokens_per_update=13.0, max_length=7
+    )
+    options = dict(clip_ratio=0.2, beta=0.1, loss_type=loss_type, normalizer=normalizer)
+    plain, _ = grpo_loss(*terms, **options)
+    with_bonus, _ = grpo_loss(*terms, **options, entropy=entropy, entropy_bonus=0.3)
+    weight = mask.double()
+    if loss_type == "grpo":
+        weight = weight / weight.sum(-1, keepdim=True).clamp(min=1)
+    expected = plain - 0.3 * (weight * entropy).sum() / normalizer
+    assert with_bonus.item() == pytest.approx(expected.item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("chunk", [None, 3])
+def test_the_entropy_gradient_matches_finite_differences(chunk):
+    model, batch = tiny_model().double(), make_batch()
+    mask = batch["model_mask"]
+    zero = torch.zeros(mask.shape, dtype=torch.float64)
+
+    def loss(entropy_gradient):
+        logprobs, entropy = token_logprobs(
+            model, batch, temperature=0.8, chunk=chunk, entropy_gradient=entropy_gradient
+        )
+        logprobs, entropy = (zero.masked_scatter(mask, x) for x in (logprobs, entropy))
+        options = dict(clip_ratio=0.2, beta=0.0, loss_type="bnpo", normalizer=5.0)
+        advantages = torch.tensor([1.0, -1.0, 0.5, -0.2], dtype=torch.float64)
+        terms = (logprobs, logprobs.detach(), None, advantages, mask)
+        return grpo_loss(*terms, **options, entropy=entropy, entropy_bonus=0.7)[0]
+
+    gradients = []
+    for entropy_gradient in (True, False):
+        model.zero_grad()
+        loss(entropy_gradient).backward()
+        gradients.append(model.lm_head.weight.grad.clone().view(-1))
+    bonus = gradients[0] - gradients[1]
+    flat = model.lm_head.weight.data.view(-1)
+    for index in bonus.abs().topk(3).indices.tolist():
+        values, kept = [], flat[index].item()
+        for moved in (kept + 1e-6, kept - 1e-6):
+            flat[index] = moved
+            with torch.no_grad():
+                values.append(token_logprobs(model, batch, temperature=0.8)[1].sum().item())
+        flat[index] = kept
+        numeric = -0.7 * (values[0] - values[1]) / 2e-6 / 5.0
+        assert bonus[index].item() == pytest.approx(numeric, rel=1e-5)
+
+
 def test_loss_of_a_whole_model_matches_finite_differences():
     model, batch = tiny_model().double(), make_batch()
     mask = batch["model_mask"]
@@ -293,6 +346,11 @@ def test_arguments_that_do_not_fit_are_errors():
         total_loss((*terms[:2], None, *terms[3:]), "grpo")
     with pytest.raises(ValueError, match="beta is 0.0 but ref_logprobs are given"):
         total_loss(terms, "grpo", beta=0.0)
+    options = dict(clip_ratio=0.2, beta=0.1, loss_type="grpo", normalizer=1.0)
+    with pytest.raises(ValueError, match="entropy_bonus is 0.1 but entropy is missing"):
+        grpo_loss(*terms, **options, entropy_bonus=0.1)
+    with pytest.raises(ValueError, match="entropy_bonus is 0.0 but entropy is given"):
+        grpo_loss(*terms, **options, entropy=terms[0])
 
 
 def naive_logprobs(model, batch, temperature):

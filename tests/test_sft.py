@@ -6,6 +6,7 @@ import torch
 
 from rc_lib.conditioning import condition
 from rc_lib.config import FineTuneConfig
+from rc_lib.envs.base import Message
 from rc_lib.envs.bfcl import BFCLEnv
 from rc_lib.policy import Policy, tiny_model, train_tokenizer
 from rc_lib.rollout import Request, Sampling, rollout
@@ -53,6 +54,21 @@ def test_expert_keeps_the_real_observations_and_the_actions(policy):
     spans = [s for s in transcript.spans if s.kind == "model"]
     texts = [policy.decode(transcript.ids[s.start : s.end]) for s in spans]
     assert texts == list(task.actions)
+
+
+def test_a_placeholder_replaces_every_observation_and_nothing_else(policy):
+    task = TASKS[0]
+    real = expert(policy, long_env(task), task.actions, token="high")
+    cued = expert(policy, long_env(task), task.actions, "high", placeholder="done.")
+    assert [s.kind for s in cued.transcript.spans] == [s.kind for s in real.transcript.spans]
+    shown = policy.encode_messages([Message("tool", "done.")]) + policy.generation_prompt()
+    for new, old in zip(cued.transcript.spans, real.transcript.spans, strict=True):
+        ids = cued.transcript.ids[new.start : new.end]
+        if new.kind == "tool":
+            assert ids == shown
+        else:
+            assert ids == real.transcript.ids[old.start : old.end]
+    assert cued.reward == 1.0
 
 
 def test_expert_and_rollout_encode_a_task_alike(policy):

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors import safe_open
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import rc_lib.update
@@ -22,7 +23,7 @@ from rc_lib.envs.base import Message
 from rc_lib.rollout import rollout
 from rc_lib.trainer import ConditionedGRPOTrainer
 from rc_lib.transcript import Transcript
-from rc_lib.update import PolicyUpdate, micro_batches
+from rc_lib.update import UPDATE_COLUMNS, PolicyUpdate, micro_batches
 
 torch.set_num_threads(1)
 END, ROLES = 1, {"system": 2, "user": 3, "assistant": 4, "tool": 5}
@@ -469,12 +470,117 @@ def test_a_reward_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
     [
         ({"minibatches": 0}, "0 minibatches of 16 rollouts"),
         ({"minibatches": 17}, "17 minibatches of 16 rollouts"),
+        ({"minibatches": 5, "dynamic_rounds": 2}, "5 minibatches of 4 rollouts"),
         ({"temperature": 0.0}, "temperature is 0.0"),
+        ({"dynamic_rounds": -1}, "dynamic_rounds is -1"),
+        ({"entropy_bonus": -0.1}, "entropy_bonus is -0.1"),
     ],
 )
 def test_settings_that_make_no_sense_are_errors(tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
         make_trainer(tmp_path, **changes)
+
+
+DYNAMIC = {"steps": 8, "dynamic_rounds": 3}
+UPDATE = list(UPDATE_COLUMNS)
+
+
+def spread_of(groups):
+    """Whether each recorded group has spread."""
+    return groups["rewards"].map(lambda rewards: len(set(rewards.split())) > 1)
+
+
+def test_dynamic_sampling_trains_on_exactly_the_groups_with_spread(tmp_path, monkeypatch):
+    trainer = make_trainer(tmp_path, **DYNAMIC)
+    batches, optimize = {}, trainer.optimize.__call__
+
+    def spy(step, rollouts, advantages):
+        batches[step] = [
+            (r.task_id, r.member, r.reward, a) for r, a in zip(rollouts, advantages, strict=True)
+        ]
+        return optimize(step, rollouts, advantages)
+
+    monkeypatch.setattr(type(trainer.optimize), "__call__", lambda self, *args: spy(*args))
+    curve = trainer.train(progress=False)
+    groups = pd.read_csv(tmp_path / "groups.csv")
+    assert groups["step"].tolist() == [round_ for round_ in range(8) for _ in range(4)]
+    assert list(batches) == curve.index[curve["loss"].notna()].tolist()
+    assert 1 < len(batches) < 8
+    waiting, rounds = [], 0
+    for step in range(8):  # the rule, once more
+        chosen, rounds = groups[groups["step"] == step], rounds + 1
+        for row in chosen[spread_of(chosen)].itertuples():
+            rewards = np.array(row.rewards.split(), float)
+            advantages = (rewards - rewards.mean()) / (rewards.std() + CONFIG.advantage_eps)
+            members = zip(rewards, advantages, strict=True)
+            waiting += [(row.task_id, j, r, pytest.approx(a)) for j, (r, a) in enumerate(members)]
+        if len(waiting) >= 4 * 4 or rounds == 3 or step == 7:
+            assert batches.get(step, []) == waiting
+            waiting, rounds = [], 0
+        else:
+            assert step not in batches and curve.loc[step, UPDATE].isna().all()
+
+
+def test_a_round_of_dynamic_sampling_is_a_step_of_the_plain_arm(tmp_path):
+    plain = make_trainer(tmp_path / "plain", steps=8).train(progress=False)
+    dynamic = make_trainer(tmp_path / "dynamic", **DYNAMIC).train(progress=False)
+    assert list(dynamic) == list(plain) and len(dynamic) == len(plain)
+    reward_columns = slice("reward", "advantage_spread_group")
+    assert dynamic.loc[0, reward_columns].equals(plain.loc[0, reward_columns])
+    columns = ["step", "group_id", "task_id", "tokens"]
+    files = [pd.read_csv(tmp_path / name / "groups.csv") for name in ("plain", "dynamic")]
+    assert files[0][columns].equals(files[1][columns])
+
+
+@pytest.fixture(scope="module")
+def dynamic_untouched(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dynamic")
+    make_trainer(folder, **DYNAMIC).train(progress=False)
+    return files_of(folder)
+
+
+@pytest.mark.parametrize("call", range(1, 8))
+def test_a_killed_run_of_dynamic_sampling_ends_with_the_same_bytes(
+    tmp_path, monkeypatch, dynamic_untouched, call
+):
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_at(patch, "rc_lib.trainer.rollout", call)
+        make_trainer(tmp_path, **DYNAMIC).train(progress=False)
+    make_trainer(tmp_path, **DYNAMIC).train(progress=False)
+    assert files_of(tmp_path) == dynamic_untouched
+
+
+def test_dynamic_sampling_without_spread_takes_no_step(tmp_path, monkeypatch):
+    monkeypatch.setattr(ToyEnv, "reward", lambda self: {"reward": 0.0})
+    trainer = make_trainer(tmp_path, **DYNAMIC)
+    curve = trainer.train(progress=False)
+    assert curve[UPDATE].isna().all(axis=None) and len(curve) == 8
+    assert not trainer.optimize.optimizer.state
+
+
+def test_a_run_of_dynamic_sampling_has_a_fixed_length(tmp_path):
+    make_trainer(tmp_path, steps=2, dynamic_rounds=3).train(progress=False)
+    with pytest.raises(ValueError, match="steps = 2, this one has 8"):
+        make_trainer(tmp_path, **DYNAMIC).train(progress=False)
+
+
+def test_the_entropy_bonus_keeps_entropy_up(tmp_path):
+    entropy = [
+        make_trainer(tmp_path / str(bonus), entropy_bonus=bonus, steps=12).train(progress=False)
+        for bonus in (0.0, 1.0)
+    ]
+    assert entropy[0]["entropy"][0] == entropy[1]["entropy"][0]
+    assert entropy[1]["entropy"].iloc[-1] > entropy[0]["entropy"].iloc[-1] + 0.1
+
+
+def test_options_that_are_off_are_no_part_of_a_run(tmp_path):
+    """Checkpoints from before an option existed can be gone on from."""
+    make_trainer(tmp_path, steps=1).train(progress=False)
+    with safe_open(tmp_path / "checkpoint.safetensors", "pt") as file:
+        settings = json.loads(file.metadata()["run"])["settings"]
+    assert not {"entropy_bonus", "dynamic_rounds", "steps"} & set(settings)
+    with pytest.raises(ValueError, match="entropy_bonus = None, this one has 0.1"):
+        make_trainer(tmp_path, entropy_bonus=0.1).train(progress=False)
 
 
 def test_weights_narrower_than_fp32_and_no_tasks_are_errors(tmp_path):
