@@ -18,7 +18,7 @@ reproduce: setup ## run the notebooks of PROFILE=tiny for SEEDS=5, JOBS side by 
 
 smoke: setup ## run every notebook from scratch, a few steps each (minutes)
 	@rm -rf runs/smoke
-	@$(BIN)/rc reproduce --profile smoke --seeds 1 --jobs $(JOBS) --also 05_pretrain_tiny_base
+	@$(BIN)/rc reproduce --profile smoke --seeds 1 --jobs $(JOBS) --also 05_pretrain_tiny_base --also 42_stage1_variants
 
 test: setup ## lint, unit tests, doctests and every notebook at smoke
 	@$(BIN)/ruff check --quiet .

@@ -18,6 +18,8 @@ RECORD_FILES = (
     "per_item.csv",
     "curve.csv",
     "groups.csv",
+    "kl.csv",
+    "gradients.csv",
     "timing.csv",
     "metrics.json",
     "manifest.json",

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rc_lib import paths, readme
-from rc_lib.config import ALL_ARMS, ARMS, get_profile
+from rc_lib.arms import EXTRA_ARMS
+from rc_lib.config import ALL_ARMS, ARMS, MEASUREMENTS, get_profile
 from rc_lib.errors import RcError
 from rc_lib.notebook import check_parameters, find_notebook
 from rc_lib.scheduler import Run, locked
@@ -13,11 +14,15 @@ from rc_lib.stage import Stage
 
 ONCE = ("00_start_here", "01_bfcl_tasks_and_reward", "02_paper_audit")
 STAGE1, STAGE2, TABLE = "10_stage1_sft_and_rctp", "11_stage2_rc_grpo", "12_table1_bfcl"
+EXACT = ("20_proposition_4_2", "21_proposition_4_3")  # need no run
+EXPLORE = ("91_explore_variance",)
+VARIANCE, TRAINING = "22_measured_variance", "23_variance_in_training"
+CLAIMS = "43_claims"
 STAGE1_ARMS = ("base", "sft", "rctp")
 # Seconds of a stage, used until a run has measured its own. Two cores, one thread a stage.
 DEFAULT_SECONDS = {
-    "smoke": {STAGE1: 30, STAGE2: 20},
-    "tiny": {STAGE1: 390, STAGE2: 370, ONCE[1]: 30},
+    "smoke": {STAGE1: 30, STAGE2: 20, VARIANCE: 30},
+    "tiny": {STAGE1: 390, STAGE2: 370, VARIANCE: 250, ONCE[1]: 30},
 }
 OTHER_SECONDS = 20
 
@@ -31,23 +36,29 @@ def stages(profile: str, seeds: int, results: str, also: Sequence[str] = ()) -> 
         results: folder of the results, relative to the repository or absolute.
         also: further notebooks to run once, with ``profile`` and ``results_dir``.
 
-    >>> [stage.title for stage in stages("tiny", 1, "runs/tiny")][-1]
-    '12_table1_bfcl seeds=[0]'
+    >>> [stage.title for stage in stages("tiny", 1, "runs/tiny")][-2:]
+    ['23_variance_in_training seeds=[0]', '43_claims seeds=[0]']
     """
     everywhere = {"profile": profile, "results_dir": results}
-    declared, arms = [], ()
+    declared, arms, measured = [], (), ()
     for seed in range(seeds):
         first = Stage(STAGE1, everywhere | {"seed": seed}, (), seed, STAGE1_ARMS)
         declared.append(first)
         if seed == 0:
-            declared += [Stage(name, {"profile": profile}) for name in ONCE]
-            declared += [Stage(name, everywhere) for name in also]
+            declared += [Stage(name, {"profile": profile}) for name in (*ONCE, *EXPLORE)]
+            declared += [Stage(name, everywhere) for name in (*EXACT, *also)]
         for arm in ARMS:
             parameters = everywhere | {"seed": seed, "arm": arm}
             declared.append(Stage(STAGE2, parameters, (first,), seed, (arm,)))
         arms += tuple(declared[-len(ARMS) :])
         parameters = everywhere | {"seeds": list(range(seed + 1))}
         declared.append(Stage(TABLE, parameters, arms, slot=TABLE))
+        needs = (first, *arms[-len(ARMS) :])
+        own = everywhere | {"seed": seed}
+        measured += (Stage(VARIANCE, own, needs, seed, MEASUREMENTS),)
+        declared.append(measured[-1])
+        declared.append(Stage(TRAINING, parameters, (*arms, *measured), slot=TRAINING))
+        declared.append(Stage(CLAIMS, parameters, arms, slot=CLAIMS))
     return declared
 
 
@@ -140,7 +151,9 @@ def publish(profile: str, results: str | Path | None = None) -> list[str]:
     target = paths.published_records(profile)
     shutil.rmtree(target, ignore_errors=True)
     for seed in complete:
-        for arm in ALL_ARMS:
+        for arm in (*ALL_ARMS, *EXTRA_ARMS, *MEASUREMENTS):
+            if not (seed / arm / "manifest.json").is_file():
+                continue
             (target / seed.name / arm).mkdir(parents=True)
             for name in paths.RECORD_FILES:
                 if (file := seed / arm / name).is_file():  # arms without training have no curve
@@ -155,10 +168,14 @@ def figures(profile: str) -> list[Path]:
         RcError: if the profile has no published records.
     """
     from rc_lib.audit import write_audit
+    from rc_lib.claims import write_claims
+    from rc_lib.records import found_seeds
     from rc_lib.tables import rebuild_all
+    from rc_lib.variance_figures import write_variance
 
     records = paths.published_records(get_profile(profile).name)
     if not records.is_dir():
         raise RcError(f"no records in {paths.portable(records)}; run rc publish first")
     written = rebuild_all(records, paths.TABLES, paths.FIGURES, profile)
-    return [*written, *write_audit(), readme.write()]
+    written += write_variance(records, paths.TABLES, paths.FIGURES, profile, found_seeds(records))
+    return [*written, *write_audit(), *write_claims(records, profile), readme.write()]

@@ -1,4 +1,4 @@
-"""The parts of README.md that are made from other files: result table, file list, deviations."""
+"""The parts of README.md made from other files: result table, claims, file list, deviations."""
 
 import ast
 import json
@@ -9,6 +9,14 @@ from pathlib import Path
 from rc_lib import paths
 
 README = paths.ROOT / "README.md"
+PROFILE = "tiny"  # its records are the committed ones
+# For each table and proposition of RC-GRPO that can be tested, what the paper concludes from it.
+MAIN_CLAIMS = (
+    "best-arm", "whole-method", "rc-at-rctp", "rc-at-sft-no-gain", "rc-at-sft-no-effect",
+    "rctp-under-rc", "token-after-stage-1-held-out", "sft-start-collapsed",
+    "fewer-degenerate-groups", "variance-in-training", "token-late", "entropy-correlation-rc",
+    "entropy-correlation-grpo", "advantage-spread-late",
+)  # fmt: skip
 BLOCK = re.compile(r"(<!-- begin: (\w+) -->\n).*?(<!-- end: \2 -->)", re.DOTALL)
 
 
@@ -33,6 +41,19 @@ def refresh(readme: str) -> str:
 def result_table() -> str:
     """Return the committed Table 1 as Markdown."""
     return (paths.TABLES / "table1_bfcl.md").read_text(encoding="utf-8")
+
+
+def main_claims() -> str:
+    """Return the main claims with their verdicts, as Markdown, and how many there are in all."""
+    from rc_lib.claims import VERDICTS, evaluate, markdown, shown
+
+    table = evaluate(paths.published_records(PROFILE), PROFILE)
+    cells = shown(table.set_index("id", drop=False).loc[list(MAIN_CLAIMS)])
+    found = table["verdict"].value_counts()
+    counts = ", ".join(f"{found.get(verdict, 0)} {verdict}" for verdict in VERDICTS)
+    about = f"Profile {PROFILE}. All {len(table)} claims, with what the verdicts mean"
+    columns = ["Claim", "Published", "Measured [95 % interval]", "From", "Verdict", "Other set"]
+    return f"{markdown(cells[columns])}\n{about}: [CLAIMS.md](CLAIMS.md) ({counts})."
 
 
 def file_list() -> str:
@@ -65,6 +86,7 @@ def deviations() -> str:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "table": result_table,
+    "claims": main_claims,
     "files": file_list,
     "deviations": deviations,
 }

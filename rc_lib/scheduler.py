@@ -20,6 +20,7 @@ import psutil
 from tqdm import tqdm
 
 from rc_lib import paths
+from rc_lib.config import MEASUREMENTS
 from rc_lib.errors import RcError
 from rc_lib.manifest import git_state, write_json
 from rc_lib.stage import Stage, command, stage_key
@@ -208,8 +209,11 @@ class Run:
         return stamp if is_done else None
 
     def _missing_records(self, stage: Stage) -> list[str]:
-        folders = [paths.record_dir(self.results, stage.seed, arm) for arm in stage.arms]
-        files = [folder / name for folder in folders for name in ("per_item.csv", "manifest.json")]
+        files = []
+        for arm in stage.arms:
+            names = ["manifest.json"] if arm in MEASUREMENTS else ["per_item.csv", "manifest.json"]
+            folder = paths.record_dir(self.results, stage.seed, arm)
+            files += [folder / name for name in names]
         return [paths.portable(file) for file in files if not file.is_file()]
 
     def _file(self, kind: str, stage: Stage, suffix: str) -> Path:

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from rc_lib import cli, manifest, notebook, paths, pipeline, scheduler
-from rc_lib.config import ALL_ARMS
+from rc_lib.config import ALL_ARMS, MEASUREMENTS
 from rc_lib.errors import RcError
 from rc_lib.stage import Stage, command, stage_key
 
@@ -111,13 +111,13 @@ def test_seeds_come_in_order_and_each_is_followed_by_a_table_of_the_seeds_so_far
     assert [table.parameters["seeds"] for table in tables] == [[0], [0, 1]]
     assert [len(table.needs) for table in tables] == [4, 8]
     seeds = [stage.seed for stage in declared if stage.seed is not None]
-    assert seeds == [0] * 5 + [1] * 5
+    assert seeds == [0] * 6 + [1] * 6  # stage 1, four arms, the measured variance
     assert len({stage.title for stage in declared}) == len(declared)
 
 
 def test_every_arm_is_written_by_one_stage_of_each_seed():
     arms = [arm for stage in pipeline.stages("tiny", 1, "r") for arm in stage.arms]
-    assert sorted(arms) == sorted(ALL_ARMS)
+    assert sorted(arms) == sorted((*ALL_ARMS, *MEASUREMENTS))
 
 
 def test_only_takes_what_it_needs_along_and_refuses_an_unknown_name():
