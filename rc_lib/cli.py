@@ -1,12 +1,18 @@
 """The `rc` command; each subcommand imports what it needs when it runs, so `rc` starts fast."""
 
+from __future__ import annotations
+
 import argparse
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rc_lib.errors import RcError
+
+if TYPE_CHECKING:
+    from rc_lib.scheduler import Run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,14 +41,19 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="rc", description="Reproduce RC-GRPO and ICRL.")
     commands = parser.add_subparsers(dest="command", required=True)
 
-    command = commands.add_parser("reproduce", help="run all notebooks of a profile")
-    command.add_argument("--profile", default="tiny")
-    command.add_argument("--seeds", type=int, default=5, help="number of seeds")
-    command.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes side by side")
-    command.add_argument("--only", help="part of a notebook's name; runs it and what it needs")
-    command.add_argument("--also", action="append", default=[], help="a further notebook")
-    command.add_argument("--results-dir", help="default: runs/PROFILE")
-    command.set_defaults(run=_reproduce)
+    for name, run, about in (
+        ("reproduce", _reproduce, "run all notebooks of a profile"),
+        ("status", _status, "say of each notebook whether it would run, why, and how long"),
+    ):
+        command = commands.add_parser(name, help=about)
+        command.add_argument("--profile", default="tiny")
+        command.add_argument("--seeds", type=int, default=5, help="number of seeds")
+        command.add_argument("--jobs", type=int, default=os.cpu_count(), help="side by side")
+        command.add_argument("--only", help="part of a notebook's name; it and what it needs")
+        command.add_argument("--extra-arms", action="store_true", help="arms the paper lacks, too")
+        command.add_argument("--also", action="append", default=[], help="a further notebook")
+        command.add_argument("--results-dir", help="default: runs/PROFILE")
+        command.set_defaults(run=run)
 
     command = commands.add_parser("run-notebook", help="run one notebook with checked parameters")
     command.add_argument("notebook", help="name, number or path")
@@ -68,19 +79,32 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _reproduce(parsed: argparse.Namespace) -> None:
-    from rc_lib import paths
-    from rc_lib.pipeline import reproduce
+def _planned(parsed: argparse.Namespace) -> Run:
+    from rc_lib.pipeline import plan
 
-    results = reproduce(
+    return plan(
         parsed.profile,
         parsed.seeds,
         parsed.jobs,
         parsed.only,
+        extra_arms=parsed.extra_arms,
         also=parsed.also,
         results=parsed.results_dir,
     )
+
+
+def _reproduce(parsed: argparse.Namespace) -> None:
+    from rc_lib import paths
+    from rc_lib.pipeline import reproduce
+
+    results = reproduce(_planned(parsed))
     print(f"all done: tables, figures and executed notebooks are in {paths.portable(results)}")
+
+
+def _status(parsed: argparse.Namespace) -> None:
+    from rc_lib.status import status_lines
+
+    print(*status_lines(_planned(parsed)), sep="\n")
 
 
 def _run_notebook(parsed: argparse.Namespace) -> None:

@@ -80,6 +80,16 @@ def checkpoint_dir(results: str | Path, seed: int, arm: str) -> Path:
     return resolve(results) / "checkpoints" / f"seed{seed}" / _known(arm)
 
 
+def finished_record(folder: Path) -> list[Path]:
+    """Return the files that the record of an arm, or of a measurement, has once it is finished.
+
+    >>> [file.name for file in finished_record(record_dir("runs/tiny", 0, "sft"))]
+    ['per_item.csv', 'manifest.json']
+    """
+    names = ("manifest.json",) if folder.name in MEASUREMENTS else ("per_item.csv", "manifest.json")
+    return [folder / name for name in names]
+
+
 def published_records(profile: str) -> Path:
     """Return the committed folder of one profile's recorded results.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 
+import ipywidgets as widgets
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
@@ -14,6 +16,14 @@ from rc_lib.variance import all_equal_bounds, degenerate_probability, kappa, var
 from rc_lib.variance_signal import gradient_weights
 
 SHADES = {2: "#56B4E9", 5: "#0072B2", 16: "#000000"}  # by group size
+SLIDERS = {  # argument of `explore` -> label, range and step
+    "group_size": ("G", 2, 16, 1),
+    "p_high": ("P(high)", 0.05, 0.95, 0.05),
+    "mu_high": ("mu_high", 0.0, 1.0, 0.05),
+    "mu_low": ("mu_low", 0.0, 1.0, 0.05),
+    "steps": ("T", 1, 20, 1),
+    "kl": ("KL a step", 0.0, 2.0, 0.01),
+}
 IID, STRATIFIED, BOUND, GREY = "#0072B2", "#D55E00", "#E69F00", "0.55"
 
 
@@ -137,3 +147,40 @@ def explore(
         proposition_4_2_figure((group_size,), steps * kl),
         proposition_4_3_figure(group_size, p_high, mu_high, mu_low),
     )
+
+
+def sliders(**setting: float) -> widgets.VBox:
+    """Return a slider for each argument of `explore`, above its numbers and figures.
+
+    Args:
+        setting: where the sliders stand at first; one that lies outside its range widens it.
+
+    >>> box = sliders(group_size=32, p_high=0.5, mu_high=0.4, mu_low=0.1, steps=4, kl=0.6)
+    >>> {slider.description: slider.value for slider in box.children[0].children}
+    {'G': 32, 'P(high)': 0.5, 'mu_high': 0.4, 'mu_low': 0.1, 'T': 4, 'KL a step': 0.6}
+    """
+    controls = {}
+    for name, (label, low, high, step) in SLIDERS.items():
+        value = setting[name]
+        kind = widgets.IntSlider if step == 1 else widgets.FloatSlider
+        controls[name] = kind(
+            value, min=min(low, value), max=max(high, value), step=step, description=label,
+            continuous_update=False,
+        )  # fmt: skip
+    numbers, collapse, variance = widgets.HTML(), widgets.Image(), widgets.Image()
+
+    def update(*_) -> None:
+        found, *drawn = explore(**{name: control.value for name, control in controls.items()})
+        numbers.value = found.round(4).to_frame("value").to_html()
+        collapse.value, variance.value = map(_png, drawn)
+
+    for control in controls.values():
+        control.observe(update, "value")
+    update()
+    return widgets.VBox([widgets.VBox(list(controls.values())), numbers, collapse, variance])
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight")
+    return buffer.getvalue()

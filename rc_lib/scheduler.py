@@ -1,17 +1,17 @@
 """Run stages in the order of their needs, several processes side by side, and tell how far it is.
 
-A stage that succeeded leaves a stamp with the key of what it was made from, and is skipped next
-time. A killed stage starts again, and its trainer goes on from its checkpoint.
+A stage that succeeded leaves a stamp of what it was made from and what it wrote, and is skipped
+next time if both are still so. A killed stage starts again, and its trainer goes on from its
+checkpoint.
 """
 
 import fcntl
-import json
 import os
 import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +20,10 @@ import psutil
 from tqdm import tqdm
 
 from rc_lib import paths
-from rc_lib.config import MEASUREMENTS
 from rc_lib.errors import RcError
 from rc_lib.manifest import git_state, write_json
-from rc_lib.stage import Stage, command, stage_key
+from rc_lib.stage import Stage, command
+from rc_lib.stamp import State, look, output_hashes, survey
 
 HEARTBEAT_S = 60
 ONE_THREAD = dict.fromkeys(
@@ -43,7 +43,7 @@ class Running:
     """A stage's process."""
 
     stage: Stage
-    key: str  # from its start, as the notebook may be edited meanwhile
+    parts: dict  # of its key, from its start, as the code may be edited meanwhile
     process: subprocess.Popen
     started: float = field(default_factory=time.time)
 
@@ -62,25 +62,34 @@ class Run:
         self.expected_seconds = expected_seconds  # of a notebook that has no measured time yet
         self.started = time.time()
         self.measured: dict[str, list[float]] = {}
-        self.done: set[str] = set()
+        self.done: dict[str, dict] = {}  # stamps by title
         self.running: list[Running] = []
         self.failures: list[str] = []
         self.heartbeat = time.time()
 
-    def skip_done(self) -> None:
-        """Leave out stages whose stamp fits, and tables that the next table replaces at once."""
+    def take_stock(self) -> dict[str, State]:
+        """Look at every stage, and drop the tables that a later one replaces at once.
+
+        Returns:
+            The states of the stages that are left, by title.
+        """
+        states = survey(self.declared, self.results)
+        self.declared = [stage for stage in self.declared if stage.title in states]
         for stage in self.declared:
-            if stamp := self._valid_stamp(stage):
-                self._count(stage, stamp["seconds"])
-                print(
-                    f"{stage.title}: done before in {clock(stamp['seconds'])} "
-                    f"({stamp['finished']}), skipped"
-                )
-        tables = [stage for stage in self.declared if stage.slot]
-        for table, later in zip(tables, tables[1:], strict=False):
-            if all(need.title in self.done for need in later.needs):
-                self.declared.remove(table)
-                self.done.discard(table.title)
+            state = states[stage.title]
+            if "seconds" in state.stamp:  # a stale one tells how long it takes, too
+                self._count(stage.notebook, state.stamp["seconds"])
+            if state.kind == "cached":
+                self.done[stage.title] = state.stamp
+        return states
+
+    def skip_done(self) -> None:
+        """Leave out the stages whose work stands, and say of the others why it does not."""
+        for title, state in self.take_stock().items():
+            if state.kind == "cached":
+                _tell_hit(title, state.stamp, print)
+            elif state.kind != "missing":
+                print(f"{title}: {state.kind}: {several(state.why) or 'goes on'}")
 
     def execute(self) -> None:
         """Run what is left.
@@ -108,18 +117,19 @@ class Run:
         """Estimate the time left from the stages of each notebook that have ended."""
         elapsed = {one.stage.title: time.time() - one.started for one in self.running}
         left = [
-            max(self._estimate(stage.notebook) - elapsed.get(stage.title, 0.0), 1.0)
+            max(self.estimate(stage.notebook) - elapsed.get(stage.title, 0.0), 1.0)
             for stage in self.declared
             if stage.title not in self.done
         ]
         return max(sum(left) / self.jobs, max(left, default=0.0))
 
-    def _estimate(self, notebook: str) -> float:
+    def estimate(self, notebook: str) -> float:
+        """Return the seconds of a notebook: the mean measured, else what is expected."""
         measured = self.measured.get(notebook)
         return sum(measured) / len(measured) if measured else self.expected_seconds(notebook)
 
     def _waiting(self) -> list[Stage]:
-        busy = self.done | {one.stage.title for one in self.running}
+        busy = {*self.done, *(one.stage.title for one in self.running)}
         return [stage for stage in self.declared if stage.title not in busy]
 
     def _start_ready(self) -> None:
@@ -128,17 +138,19 @@ class Run:
                 return
             names = {one.stage.name for one in self.running}
             if stage.name not in names and all(need.title in self.done for need in stage.needs):
-                self._start(stage)
+                state = look(stage, self.results, self.done)
+                if state.kind == "cached":  # what it needs ran again, and wrote the same
+                    self.done[stage.title] = state.stamp
+                    _tell_hit(stage.title, state.stamp, tqdm.write)
+                else:
+                    self._start(stage, state)
 
-    def _start(self, stage: Stage) -> None:
-        key, stamp = stage_key(stage), self._file("stages", stage, "json")
-        before = _read_stamp(stamp)
-        if (before.get("state"), before.get("key")) != ("started", key):  # nothing to go on from
-            for arm in stage.arms:
-                for folder in (paths.record_dir, paths.checkpoint_dir):
-                    shutil.rmtree(folder(self.results, stage.seed, arm), ignore_errors=True)
-        write_json({"key": key, "state": "started"}, stamp)
-        log = self._file("logs", stage, "log")
+    def _start(self, stage: Stage, state: State) -> None:
+        was_cut_off = state.stamp.get("state") == "started"
+        if not was_cut_off or state.stamp["parts"] != state.parts:  # nothing to go on from
+            for folder in stage.folders(self.results):
+                shutil.rmtree(folder, ignore_errors=True)
+        log = stage.file("logs", self.results)
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "wb") as output:
             process = subprocess.Popen(
@@ -150,21 +162,26 @@ class Run:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C reaches this process only, which then ends all
             )
-        self.running.append(Running(stage, key, process))
+        self.running.append(Running(stage, state.parts, process))
+        # A pipeline killed before this line takes the child with it, before that has begun.
+        stamp = {"state": "started", "pid": process.pid, "parts": state.parts}
+        write_json(stamp, stage.file("stages", self.results))
 
     def _collect(self) -> None:
         for one in [one for one in self.running if one.process.poll() is not None]:
             self.running.remove(one)
             one.process.stdin.close()
             seconds = time.time() - one.started
-            missing = self._missing_records(one.stage)
+            missing = [paths.portable(file) for file in one.stage.missing(self.results)]
             if one.process.returncode != 0 or missing:
                 self._fail(one, missing)
                 continue
-            stamp = {"key": one.key, "state": "done", "seconds": round(seconds, 1)}
+            stamp = {"state": "done", "seconds": round(seconds, 1)}
             stamp |= {"finished": time.strftime("%Y-%m-%d %H:%M"), "git": git_state()}
-            write_json(stamp, self._file("stages", one.stage, "json"))
-            self._count(one.stage, seconds)
+            stamp |= {"outputs": output_hashes(one.stage, self.results), "parts": one.parts}
+            write_json(stamp, one.stage.file("stages", self.results))
+            self.done[one.stage.title] = stamp
+            self._count(one.stage.notebook, seconds)
             tqdm.write(
                 f"[{len(self.done)}/{len(self.declared)}] {one.stage.title}: {clock(seconds)}"
                 f" | elapsed {clock(time.time() - self.started)}"
@@ -172,7 +189,7 @@ class Run:
             )
 
     def _fail(self, one: Running, missing: list[str]) -> None:
-        log = self._file("logs", one.stage, "log")
+        log = one.stage.file("logs", self.results)
         words = command(one.stage, self.results)
         words[0] = paths.portable(words[0])
         last = last_line(log).removeprefix("rc: error: ")
@@ -191,33 +208,11 @@ class Run:
         if time.time() - self.heartbeat >= HEARTBEAT_S:
             self.heartbeat = time.time()
             for one in self.running:
-                said = last_line(self._file("logs", one.stage, "log"))
+                said = last_line(one.stage.file("logs", self.results))
                 tqdm.write(f"... {one.stage.title}, {clock(time.time() - one.started)}: {said}")
 
-    def _count(self, stage: Stage, seconds: float) -> None:
-        self.done.add(stage.title)
-        self.measured.setdefault(stage.notebook, []).append(seconds)
-
-    def _valid_stamp(self, stage: Stage) -> dict | None:
-        stamp = _read_stamp(self._file("stages", stage, "json"))
-        is_done = (
-            stamp.get("state") == "done"
-            and stamp["key"] == stage_key(stage)
-            and all(need.title in self.done for need in stage.needs)
-            and not self._missing_records(stage)
-        )
-        return stamp if is_done else None
-
-    def _missing_records(self, stage: Stage) -> list[str]:
-        files = []
-        for arm in stage.arms:
-            names = ["manifest.json"] if arm in MEASUREMENTS else ["per_item.csv", "manifest.json"]
-            folder = paths.record_dir(self.results, stage.seed, arm)
-            files += [folder / name for name in names]
-        return [paths.portable(file) for file in files if not file.is_file()]
-
-    def _file(self, kind: str, stage: Stage, suffix: str) -> Path:
-        return self.results / kind / f"{stage.name}.{suffix}"
+    def _count(self, notebook: str, seconds: float) -> None:
+        self.measured.setdefault(notebook, []).append(seconds)
 
 
 @contextmanager
@@ -273,10 +268,15 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _read_stamp(path: Path) -> dict:
-    """Return a stage's stamp; an absent or damaged one counts as none."""
-    try:
-        stamp = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return {}
-    return stamp if isinstance(stamp, dict) else {}
+def several(reasons: Sequence[str], most: int = 3) -> str:
+    """Write the first reasons in one line, and how many more there are.
+
+    >>> several(["a changed", "b changed"], 1)
+    'a changed and 1 more'
+    """
+    more = f" and {len(reasons) - most} more" if len(reasons) > most else ""
+    return ", ".join(reasons[:most]) + more
+
+
+def _tell_hit(title: str, stamp: Mapping, tell: Callable[[str], object]) -> None:
+    tell(f"{title}: done before in {clock(stamp['seconds'])} ({stamp['finished']}), skipped")

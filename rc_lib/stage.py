@@ -1,25 +1,36 @@
-"""A stage: one notebook with one set of parameters, its names, its key and its command."""
+"""A stage: one notebook with one set of parameters, its names, its files and its command."""
 
-import hashlib
 import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from rc_lib import paths
-from rc_lib.notebook import code_hash, find_notebook
+from rc_lib.notebook import find_notebook
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One notebook with one set of parameters."""
+    """One notebook with one set of parameters.
+
+    Attributes:
+        notebook: its name.
+        parameters: values for its parameters cell.
+        needs: stages whose files it reads.
+        seed, arms: whose records and checkpoints it writes.
+        writes: patterns of further files it writes, below the folder of the results.
+        slot: stages of one slot write the same files, so the last one stands.
+        extra: runs only when asked for.
+    """
 
     notebook: str
     parameters: dict
     needs: tuple["Stage", ...] = ()
     seed: int | None = None
-    arms: tuple[str, ...] = ()  # whose records it writes
-    slot: str = ""  # stages of one slot write the same files, so the last one stands
+    arms: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    slot: str = ""
+    extra: bool = False
 
     @property
     def name(self) -> str:
@@ -31,27 +42,42 @@ class Stage:
         """What progress lines call it."""
         return " ".join([self.notebook, *(f"{k}={v}" for k, v in _labels(self.parameters).items())])
 
+    def file(self, kind: str, results: Path) -> Path:
+        """Return its file in ``stages`` (the stamp), ``logs`` or ``notebooks`` (executed copy)."""
+        suffix = {"stages": "json", "logs": "log", "notebooks": "ipynb"}[kind]
+        return results / kind / f"{self.name}.{suffix}"
+
+    def folders(self, results: Path) -> list[Path]:
+        """Return the folders that are its own: records and checkpoints of its arms."""
+        places = (paths.record_dir, paths.checkpoint_dir)
+        return [place(results, self.seed, arm) for arm in self.arms for place in places]
+
+    def outputs(self, results: Path) -> list[Path]:
+        """Return the files that it has written and that count as its result, sorted.
+
+        The executed copy is one only where there is nothing else: it may be opened and saved.
+        """
+        found = [path for folder in self.folders(results) for path in folder.rglob("*")]
+        found += [path for pattern in self.writes for path in results.glob(pattern)]
+        found = sorted(path for path in found if path.is_file())
+        return found or [self.file("notebooks", results)]
+
+    def missing(self, results: Path) -> list[Path]:
+        """Return the files without which it is not finished, as far as they are not there."""
+        records = [paths.record_dir(results, self.seed, arm) for arm in self.arms]
+        wanted = [file for folder in records for file in paths.finished_record(folder)]
+        return [file for file in wanted or [self.file("notebooks", results)] if not file.is_file()]
+
 
 def _labels(parameters: dict) -> dict[str, str]:
     labels = {k: v for k, v in parameters.items() if k not in ("profile", "results_dir")}
     return {k: str(v).replace(" ", "") for k, v in labels.items()}
 
 
-def stage_key(stage: Stage) -> str:
-    """Return the sha256 of all that a stage is made from: code cells, parameters, its needs' keys.
-
-    The library's own code is not part of it yet: after a change there, ``make clean`` first.
-    """
-    parameters = {k: v for k, v in stage.parameters.items() if k != "results_dir"}
-    needs = [stage_key(need) for need in stage.needs]
-    parts = [code_hash(find_notebook(stage.notebook)), parameters, needs]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
 def command(stage: Stage, results: Path) -> list[str]:
     """Return the command that runs one stage, relative to the repository's root."""
     notebook = paths.portable(find_notebook(stage.notebook))
-    output = paths.portable(results / "notebooks" / f"{stage.name}.ipynb")
+    output = paths.portable(stage.file("notebooks", results))
     words = [sys.executable, "-m", "rc_lib", "run-notebook", notebook, "--output", output]
     for name, value in stage.parameters.items():
         words += ["-p", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]

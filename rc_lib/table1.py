@@ -8,6 +8,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
+from rc_lib.arms import main_token
 from rc_lib.config import ALL_ARMS
 from rc_lib.published import MODELS, published
 from rc_lib.records import DECODINGS, TOKENS, seed_item_matrix
@@ -33,9 +34,7 @@ METHODS = {
     "rctp_rc_grpo": "RCTP-FT+RC-GRPO",
 }
 # The token that Table 1 shows: high where the last training stage used tokens, else none.
-MAIN_TOKEN = {arm: "none" for arm in ALL_ARMS} | {
-    "rctp": "high", "sft_rc_grpo": "high", "rctp_rc_grpo": "high",
-}  # fmt: skip
+MAIN_TOKEN = {arm: main_token(arm) for arm in ALL_ARMS}
 MAIN_DECODING = "greedy"
 # First arm minus second; the name says where the paper prints the difference.
 COMPARISONS = {

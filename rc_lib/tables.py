@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from rc_lib import paths
-from rc_lib.config import ARMS
+from rc_lib.config import ALL_ARMS, ARMS
 from rc_lib.figures import save_figure, table1_figure, training_dynamics
 from rc_lib.manifest import sha256, write_json
 from rc_lib.published import MODELS, published
@@ -94,7 +94,7 @@ def show_table1(table: pd.DataFrame) -> pd.DataFrame:
     shown["Seeds"] = words
     for column, heading in HEADINGS.items():
         interval = column in ("overall", "power", "unseen_wording")
-        shown[heading] = _with_brackets(table, column, "{:.2f}", interval)
+        shown[heading] = with_brackets(table, column, "{:.2f}", interval)
     return shown
 
 
@@ -103,7 +103,7 @@ def show_pairs(pairs: pd.DataFrame, tests: pd.DataFrame) -> pd.DataFrame:
     shown = pairs[["test_set", "comparison"]].set_axis(["Test set", "Comparison"], axis=1)
     shown["Seeds"] = [missing_words(*row) for row in _seeds(pairs)]
     table = pairs.rename(columns={"low": "difference_low", "high": "difference_high"})
-    shown["Difference (points)"] = _with_brackets(table, "difference", "{:+.2f}", True)
+    shown["Difference (points)"] = with_brackets(table, "difference", "{:+.2f}", True)
     shown["p"] = formatted(pairs["p"], "{:.4f}")
     shown["p (Holm)"] = formatted(pairs["p_holm"], "{:.4f}")
     counts = tests.assign(cell=tests["b"].astype(str) + "/" + tests["c"].astype(str))
@@ -146,7 +146,9 @@ def rebuild_all(
     about = {
         "profile": profile,
         "seeds": seeds,
-        "inputs": input_hashes(records_root, items.values()),
+        "inputs": input_hashes(
+            records_root, (path for (arm, _), path in items.items() if arm in ALL_ARMS)
+        ),
     }
     written = _write_tables(per_item, Path(tables_dir), seeds, about)
     about = about | {"inputs": about["inputs"] | _published_hash()}
@@ -219,7 +221,7 @@ def _show_tokens(tokens: pd.DataFrame) -> pd.DataFrame:
     shown["Arm"] = tokens["arm"].map({"sft": "SFT", "rctp": "RCTP-FT"} | METHODS)
     shown["Seeds"] = [missing_words(*row) for row in _seeds(tokens)]
     shown["n"] = tokens["n"]
-    shown["Acc. (%)"] = _with_brackets(tokens, "accuracy", "{:.2f}", True)
+    shown["Acc. (%)"] = with_brackets(tokens, "accuracy", "{:.2f}", True)
     parts = {"r_state": "State", "r_action": "Action", "official": "Official", "strict": "Strict"}
     for part, heading in parts.items():
         shown[f"{heading} (%)"] = formatted(tokens[part], "{:.2f}")
@@ -248,7 +250,7 @@ def formatted(values: pd.Series, form: str) -> list[str]:
     return ["" if pd.isna(value) else form.format(value) for value in values]
 
 
-def _with_brackets(table: pd.DataFrame, column: str, form: str, interval: bool) -> list[str]:
+def with_brackets(table: pd.DataFrame, column: str, form: str, interval: bool) -> list[str]:
     means = formatted(table[column], form)
     if not interval:
         return means

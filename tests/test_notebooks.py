@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -11,8 +12,9 @@ from rc_lib import notebook, paths, pipeline
 from rc_lib.errors import RcError
 
 NOTEBOOKS = sorted(paths.NOTEBOOKS.glob("*.ipynb"))
-# Only smoke runs them: the base is committed, and Table 1 needs no other starts.
-ALSO = ("05_pretrain_tiny_base", "42_stage1_variants")
+# Only smoke runs it: the base is committed.
+ALSO = ("05_pretrain_tiny_base",)
+SMOKE_TIMEOUT_S = 1800  # takes minutes; a notebook that hangs is to fail
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
@@ -53,6 +55,14 @@ def test_every_parameter_is_annotated_and_an_unknown_one_is_an_error(path):
         notebook.check_parameters(path, {"no_such_name": 1})
 
 
+def test_nothing_captures_output_in_a_widget():
+    """An Output widget sends messages while its cell runs, and papermill may miss the cell's end
+    and wait for ever; a widget that holds HTML or an image sends none."""
+    for path in [*NOTEBOOKS, *(paths.ROOT / "rc_lib").rglob("*.py")]:
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"\binteract(ive|_manual)?\(|\bOutput\(|widgets\.Output", text), path
+
+
 @pytest.mark.notebooks
 def test_every_notebook_runs_at_smoke(tmp_path):
     words = ["reproduce", "--profile", "smoke", "--seeds", "1"]
@@ -63,6 +73,7 @@ def test_every_notebook_runs_at_smoke(tmp_path):
         env=os.environ | {"HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
+        timeout=SMOKE_TIMEOUT_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     executed = {path.stem.split("-")[0] for path in (tmp_path / "notebooks").glob("*.ipynb")}

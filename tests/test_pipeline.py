@@ -10,9 +10,10 @@ import psutil
 import pytest
 
 from rc_lib import cli, manifest, notebook, paths, pipeline, scheduler
+from rc_lib.arms import EXTRA_ARMS, EXTRA_STARTS
 from rc_lib.config import ALL_ARMS, MEASUREMENTS
 from rc_lib.errors import RcError
-from rc_lib.stage import Stage, command, stage_key
+from rc_lib.stage import Stage, command
 
 PARAMETERS = "seed: int = 0\nname: str = 'a'\nrate: float = 0.1\nseeds: list[int] = [0]"
 
@@ -109,15 +110,76 @@ def test_seeds_come_in_order_and_each_is_followed_by_a_table_of_the_seeds_so_far
     declared = pipeline.stages("tiny", 2, "runs/tiny")
     tables = [stage for stage in declared if stage.notebook == pipeline.TABLE]
     assert [table.parameters["seeds"] for table in tables] == [[0], [0, 1]]
-    assert [len(table.needs) for table in tables] == [4, 8]
-    seeds = [stage.seed for stage in declared if stage.seed is not None]
-    assert seeds == [0] * 6 + [1] * 6  # stage 1, four arms, the measured variance
+    assert [len(table.needs) for table in tables] == [5, 10]
+    seeds = [stage.seed for stage in declared if stage.seed is not None and not stage.extra]
+    assert seeds == [0] * 6 + [1] * 6
     assert len({stage.title for stage in declared}) == len(declared)
 
 
 def test_every_arm_is_written_by_one_stage_of_each_seed():
     arms = [arm for stage in pipeline.stages("tiny", 1, "r") for arm in stage.arms]
-    assert sorted(arms) == sorted((*ALL_ARMS, *MEASUREMENTS))
+    assert sorted(arms) == sorted((*ALL_ARMS, *MEASUREMENTS, *EXTRA_ARMS))
+
+
+def test_no_two_stages_write_the_same_file_unless_they_share_a_slot():
+    declared = {(stage.slot or stage.title): stage for stage in pipeline.stages("tiny", 2, "r")}
+    stems = [pattern.removesuffix("*") for stage in declared.values() for pattern in stage.writes]
+    pairs = [(a, b) for a in stems for b in stems if a is not b]
+    assert stems and not [pair for pair in pairs if pair[0].startswith(pair[1])]
+
+
+def test_measurements_and_tables_need_the_stages_whose_records_they_read():
+    declared = {stage.title: stage for stage in pipeline.stages("tiny", 2, "r")}
+    arms = {arm for need in declared[f"{pipeline.MEASURE} seed=1"].needs for arm in need.arms}
+    assert arms == set(ALL_ARMS)
+    table = declared["23_variance_in_training seeds=[0,1]"]
+    read = {(need.seed, arm) for need in table.needs for arm in need.arms}
+    assert read == {(seed, arm) for seed in (0, 1) for arm in (*ALL_ARMS, *MEASUREMENTS)}
+    table = declared["16_table5_late_phase seeds=[0,1]"]
+    read = {(need.seed, arm) for need in table.needs for arm in need.arms}
+    assert read == {(seed, arm) for seed in (0, 1) for arm in ALL_ARMS}
+
+
+def test_an_extra_arm_needs_the_stage_of_its_start():
+    declared = {stage.title: stage for stage in pipeline.stages("tiny", 1, "r")}
+    needs = {
+        arm: declared[f"{pipeline.STAGE2} seed=0 arm={arm}"].needs[0].title
+        for arm in ("cue_rc_grpo", "rctp_rc_g2")
+    }
+    assert needs == {
+        "cue_rc_grpo": f"{pipeline.STARTS} seed=0 start=rctp_cue",
+        "rctp_rc_g2": f"{pipeline.STAGE1} seed=0",
+    }
+
+
+def test_extra_arms_run_only_when_asked_for(monkeypatch):
+    monkeypatch.setattr(pipeline, "BEYOND", {"40_beyond": ()})  # shows all arms that are there
+    declared = pipeline.stages("tiny", 1, "r")
+    usual = pipeline.select(declared, None)
+    assert not any(stage.extra for stage in usual)
+    beyond = next(stage for stage in usual if stage.notebook == "40_beyond")
+    assert {arm for need in beyond.needs for arm in need.arms} == {*ALL_ARMS, *MEASUREMENTS}
+    assert pipeline.select(declared, None, extra_arms=True) == declared
+    assert pipeline.select(declared, "stage2") == [
+        stage for stage in usual if stage.notebook in (pipeline.STAGE1, pipeline.STAGE2)
+    ]
+    variants = pipeline.select(declared, "42")
+    assert [stage.arms for stage in variants] == [(start,) for start in EXTRA_STARTS]
+
+
+def test_a_smoke_run_covers_the_code_of_extra_arms():
+    usual = pipeline.select(pipeline.stages("smoke", 1, "r"), None)
+    assert {arm for stage in usual for arm in stage.arms} >= {*pipeline.SAMPLE["smoke"]}
+
+
+def test_only_one_table_is_selected_with_what_it_needs_for_all_seeds():
+    chosen = pipeline.select(pipeline.stages("tiny", 2, "r"), "variance_in")
+    assert [stage.title for stage in chosen if stage.slot] == [
+        "23_variance_in_training seeds=[0,1]"
+    ]
+    assert {stage.notebook for stage in chosen} == {
+        pipeline.STAGE1, pipeline.STAGE2, pipeline.MEASURE, pipeline.MEASURED,
+    }  # fmt: skip
 
 
 def test_only_takes_what_it_needs_along_and_refuses_an_unknown_name():
@@ -128,18 +190,6 @@ def test_only_takes_what_it_needs_along_and_refuses_an_unknown_name():
     }  # fmt: skip
     with pytest.raises(RcError, match="no notebook's name contains 'table9'; choose from 00_"):
         pipeline.select(declared, "table9")
-
-
-def test_a_changed_need_changes_the_key_and_the_results_folder_does_not(make_notebook, tmp_path):
-    first_path = make_notebook(tmp_path / "50_a.ipynb", "seed: int = 0", "1")
-    second_path = make_notebook(tmp_path / "51_b.ipynb", "seed: int = 0")
-    first = Stage(str(first_path), {"seed": 0, "results_dir": "x"})
-    second = Stage(str(second_path), {"seed": 0}, (first,))
-    before = stage_key(second)
-    assert stage_key(Stage(str(first_path), {"seed": 0, "results_dir": "y"})) == stage_key(first)
-    assert stage_key(Stage(str(second_path), {"seed": 1}, (first,))) != before
-    make_notebook(first_path, "seed: int = 0", "2")
-    assert stage_key(second) != before
 
 
 def test_the_command_of_a_stage_gives_its_parameters_back(declared, tmp_path):
@@ -153,7 +203,7 @@ def test_the_command_of_a_stage_gives_its_parameters_back(declared, tmp_path):
 
 SCRIPT = """
 import pathlib, sys, time
-root, name, arms = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3:-1]
+root, name, arms = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3:-2]
 with open(root / "order.txt", "a") as file:
     file.write(name + "\\n")
 if (root / "fail").exists() and (root / "fail").read_text() == name:
@@ -162,7 +212,9 @@ for arm in arms:
     folder = root / "records" / "seed0" / arm
     folder.mkdir(parents=True)
     for file in ("per_item.csv", "manifest.json"):
-        (folder / file).write_text("{}")
+        (folder / file).write_text(name + (root / "text").read_text())
+(root / "notebooks").mkdir(exist_ok=True)
+(root / "notebooks" / sys.argv[-2]).touch()
 while (root / "wait").exists():
     time.sleep(0.05)
 """
@@ -172,11 +224,13 @@ while (root / "wait").exists():
 def graph(make_notebook, tmp_path, monkeypatch):
     """Stages a -> b, c -> t (a table), their commands replaced by a script that notes its name."""
     for name in ("50_a", "51_b", "52_c", "53_t"):
-        make_notebook(tmp_path / "notebooks" / f"{name}.ipynb", "seed: int = 0")
-    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "notebooks")
+        make_notebook(tmp_path / "sources" / f"{name}.ipynb", "seed: int = 0")
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "sources")
+    (tmp_path / "text").write_text("{}")  # what every record holds
 
     def script(stage, results):
-        return [sys.executable, "-c", SCRIPT, str(results), stage.notebook, *stage.arms]
+        words = [str(results), stage.notebook, *stage.arms, f"{stage.name}.ipynb"]
+        return [sys.executable, "-c", SCRIPT, *words]
 
     monkeypatch.setattr(scheduler, "command", script)
     a = Stage("50_a", {"seed": 0}, (), 0, ("base", "sft"))
@@ -211,7 +265,8 @@ def test_a_changed_notebook_and_all_that_needs_it_run_again_from_scratch(
 ):
     run(graph, tmp_path)
     (tmp_path / "order.txt").unlink()
-    make_notebook(tmp_path / "notebooks" / "51_b.ipynb", "seed: int = 0", "new = 1")
+    make_notebook(tmp_path / "sources" / "51_b.ipynb", "seed: int = 0", "new = 1")
+    (tmp_path / "text").write_text("new")
     checkpoint = paths.checkpoint_dir(tmp_path, 0, "sft_grpo") / "state"
     checkpoint.parent.mkdir(parents=True)
     checkpoint.touch()
@@ -226,8 +281,41 @@ def test_a_damaged_stamp_or_a_missing_record_runs_the_stage_again(graph, tmp_pat
     (tmp_path / "stages" / "52_c-0.json").write_bytes(damage)
     (tmp_path / "records" / "seed0" / "sft_grpo" / "per_item.csv").unlink()
     (tmp_path / "order.txt").unlink()
+    (tmp_path / "text").write_text("new")
     run(graph, tmp_path)
     assert sorted(order(tmp_path)) == ["51_b", "52_c", "53_t"]
+
+
+def test_a_damaged_output_is_said_and_made_again_and_what_needs_it_only_if_it_changed(
+    graph, tmp_path, capsys
+):
+    run(graph, tmp_path)
+    record = tmp_path / "records" / "seed0" / "sft" / "per_item.csv"
+    whole = record.read_text()
+    record.write_text(whole[:-1])
+    (tmp_path / "order.txt").unlink()
+    capsys.readouterr()
+    run(graph, tmp_path)
+    said = capsys.readouterr().out
+    assert "50_a seed=0: stale: records/seed0/sft/per_item.csv is damaged\n" in said
+    assert "51_b seed=0: stale: it needs 50_a seed=0 first\n" in said
+    assert "51_b seed=0: done before in 0:0" in said and record.read_text() == whole
+    assert order(tmp_path) == ["50_a"]
+    record.unlink()
+    (tmp_path / "text").write_text("other")
+    run(graph, tmp_path)
+    assert sorted(order(tmp_path)[1:]) == ["50_a", "51_b", "52_c", "53_t"]
+
+
+def test_a_record_is_never_used_before_its_stage_has_ended(graph, tmp_path):
+    run(graph, tmp_path)
+    (tmp_path / "records" / "seed0" / "base" / "manifest.json").unlink()
+    (tmp_path / "order.txt").unlink()
+    (tmp_path / "fail").write_text("50_a")
+    with pytest.raises(RcError, match="50_a: cell"):
+        run(graph, tmp_path)
+    assert order(tmp_path) == ["50_a"]  # and nothing that needs it
+    assert not (tmp_path / "records" / "seed0" / "base").exists()
 
 
 def test_a_failed_stage_stops_new_work_and_says_how_to_see_it(graph, tmp_path):
@@ -299,7 +387,7 @@ def test_a_second_run_in_the_same_folder_is_refused(tmp_path):
 def test_time_left_uses_measured_durations_and_the_number_of_jobs(graph, tmp_path):
     one = scheduler.Run(graph, tmp_path, 2, lambda notebook: 10.0)
     assert one.seconds_left() == 20.0
-    one.done = {graph[0].title}
+    one.done = {graph[0].title: {}}
     one.measured = {"51_b": [30.0, 50.0]}
     assert one.seconds_left() == 40.0  # the longest stage, as 60 s of work fit beside each other
 
@@ -342,11 +430,52 @@ def test_publish_copies_complete_seeds_and_only_record_files(tmp_path, monkeypat
     stale = tmp_path / "published" / "tiny" / "seed9"
     stale.mkdir(parents=True)
     assert pipeline.publish("tiny", tmp_path) == ["seed0"]
-    assert f"seed1 left out: no per_item.csv of {ALL_ARMS[-1]}" in capsys.readouterr().out
+    assert f"seed1 left out: no finished record of {ALL_ARMS[-1]}" in capsys.readouterr().out
     published = tmp_path / "published" / "tiny"
     assert [folder.name for folder in published.iterdir()] == ["seed0"]
     names = {file.name for file in published.rglob("*") if file.is_file()}
     assert names == {"per_item.csv", "manifest.json"}
+
+
+def test_publish_takes_the_extra_arms_and_measurements_that_are_finished(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(paths, "RECORDS", tmp_path / "published")
+    extra, measured = EXTRA_ARMS[0], MEASUREMENTS[0]
+    for seed in (0, 1):
+        write_seed(tmp_path, seed, (*ALL_ARMS, extra, "not_an_arm"))
+    write_seed(tmp_path, 0, MEASUREMENTS)
+    records = tmp_path / "records"
+    (records / "seed0" / measured / "kl.csv").touch()
+    (records / "seed0" / measured / "per_item.csv").unlink()
+    (records / "seed1" / extra / "manifest.json").unlink()
+    assert pipeline.publish("tiny", tmp_path) == ["seed0", "seed1"]
+    assert capsys.readouterr().out == f"{measured}: seed0\n{extra}: seed0\n"
+    published = tmp_path / "published" / "tiny"
+    folders = {seed: {p.name for p in (published / seed).iterdir()} for seed in ("seed0", "seed1")}
+    assert folders == {"seed0": {*ALL_ARMS, extra, measured}, "seed1": {*ALL_ARMS}}
+    assert (published / "seed0" / measured / "kl.csv").is_file()
+
+
+def test_publish_leaves_the_old_records_whole_if_a_copy_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "RECORDS", tmp_path / "published")
+    old = tmp_path / "published" / "tiny" / "seed9" / "base" / "per_item.csv"
+    old.parent.mkdir(parents=True)
+    old.write_text("old")
+    write_seed(tmp_path, 0, ALL_ARMS)
+    copied = []
+
+    def copyfile(source, target):
+        copied.append(target)
+        if len(copied) == 3:
+            raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline.shutil, "copyfile", copyfile)
+        with pytest.raises(OSError, match="no space"):
+            pipeline.publish("tiny", tmp_path)
+    assert [p.name for p in (tmp_path / "published").iterdir()] == ["tiny"]
+    assert old.read_text() == "old"
 
 
 def test_publish_without_a_complete_seed_changes_nothing(tmp_path, monkeypatch):
@@ -410,6 +539,8 @@ def test_help_and_bfcl_start_without_torch():
     [
         (["reproduce", "--profile", "nope"], "unknown profile 'nope'; choose from smoke, tiny"),
         (["reproduce", "--seeds", "0"], "seeds=0"),
+        (["status", "--profile", "nope"], "unknown profile 'nope'; choose from smoke, tiny"),
+        (["status", "--only", "table9"], "no notebook's name contains 'table9'"),
         (["run-notebook", "77"], "0 notebooks fit '77'; choose from"),
     ],
 )

@@ -99,12 +99,13 @@ def imported_packages():
 
 
 def test_every_imported_package_is_declared():
-    known = set(direct()) | {"bfcl-eval", "rc-lib"}
+    known = set(direct()) | set(requirements(PROJECT["optional-dependencies"]["qa"]))
+    known |= {"bfcl-eval", "rc-lib"}
     distributions = importlib.metadata.packages_distributions()
-    own = {path.stem for path in (ROOT / "tests").iterdir()} | {"rc_lib", "tests"}
+    own = {path.stem for path in (ROOT / "tests").iterdir()} | {"rc_lib", "scripts", "tests"}
     for module, path in set(imported_packages()):
         if module not in sys.stdlib_module_names and module not in own:
-            names = {canonicalize_name(name) for name in distributions.get(module, ())}
+            names = {canonicalize_name(name) for name in distributions.get(module, [module])}
             assert names & known, f"{path.name} imports {module}, missing in pyproject.toml"
 
 

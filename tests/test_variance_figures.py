@@ -9,7 +9,12 @@ from matplotlib.figure import Figure
 
 from rc_lib import paths, variance_figures, variance_tables
 from rc_lib.config import ARMS
-from rc_lib.proposition_figures import explore, proposition_4_2_figure, proposition_4_3_figure
+from rc_lib.proposition_figures import (
+    explore,
+    proposition_4_2_figure,
+    proposition_4_3_figure,
+    sliders,
+)
 from rc_lib.seeding import rng, stable_id
 from rc_lib.variance import simulate_groups
 from rc_lib.variance_figures import write_training, write_variance
@@ -243,3 +248,15 @@ def test_figures_take_any_setting_and_mark_it():
 
 def test_the_records_of_a_measurement_have_their_place():
     assert paths.record_dir("/x", 0, "variance").name == "variance"
+
+
+def test_moving_a_slider_changes_numbers_and_figures():
+    setting = {"group_size": 5, "p_high": 0.5, "mu_high": 0.4, "mu_low": 0.1, "steps": 4, "kl": 0.6}
+    box = sliders(**setting)
+    controls, numbers, collapse, variance = box.children
+    before = [numbers.value, collapse.value, variance.value]
+    controls.children[0].value = 9
+    assert f"{explore(**setting | {'group_size': 9})[0].iloc[-1]:.4f}" in numbers.value
+    assert all(
+        old != new for old, new in zip(before, (w.value for w in box.children[1:]), strict=True)
+    )
